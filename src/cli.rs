@@ -1,0 +1,8 @@
+//! Dispatch.
+
+use std::process::ExitCode;
+
+/// The program.
+pub fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,295 @@
+//! What is there: disks, their tables, contents and holders; firmware, machine identity, memory.
+//! Reads only. Every probing function takes `root: &Path`, so that a fixture directory is a machine.
+
+pub mod disks;
+pub mod holders;
+pub mod machine;
+pub mod signatures;
+pub mod tables;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::{Bytes, SectorSize};
+
+/// Everything the planner may know. Deserializable, so that a test case is a JSON file.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Facts {
+    /// Every block device that is a whole disk of some kind.
+    pub disks: Vec<Disk>,
+    /// The machine itself.
+    pub machine: Machine,
+}
+
+/// Identity and means of the machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Machine {
+    /// SMBIOS system UUID in lower case (/sys/class/dmi/id/product_uuid), or the device tree's.
+    pub uuid: Option<String>,
+    /// SMBIOS serial number of the system.
+    pub serial: Option<String>,
+    /// Architecture as `uname -m` names it.
+    pub arch: String,
+    /// How the firmware booted this kernel.
+    pub firmware: Firmware,
+    /// MAC addresses of the physical network interfaces, the boot interface first where it is known.
+    pub macs: Vec<String>,
+    /// Host name that the kernel has, where it is not `(none)` or `localhost`.
+    pub hostname: Option<String>,
+    /// `MemTotal` of /proc/meminfo.
+    pub memory_total: Bytes,
+    /// `MemAvailable` of /proc/meminfo.
+    pub memory_available: Bytes,
+}
+
+/// How the firmware booted this kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Firmware {
+    /// No EFI runtime: BIOS, or a platform without one.
+    #[default]
+    Bios,
+    /// UEFI whose variables cannot be read or written (no efivarfs, or no runtime services).
+    UefiWithoutVariables,
+    /// UEFI with efivarfs.
+    Uefi,
+}
+
+/// A device number.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct DevNum {
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl std::fmt::Display for DevNum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// What kind of whole block device this is; only [`DiskKind::Disk`] is ever chosen without being named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DiskKind {
+    /// A physical or paravirtual disk.
+    #[default]
+    Disk,
+    /// /dev/loopN.
+    Loop,
+    /// /dev/ramN.
+    Ram,
+    /// /dev/zramN.
+    Zram,
+    /// A floppy drive.
+    Floppy,
+    /// A CD, DVD or BD drive.
+    Optical,
+    /// Device mapper.
+    DeviceMapper,
+    /// Linux software RAID.
+    Md,
+    /// Anything else (nbd, drbd, mtdblock, …).
+    Other,
+}
+
+/// How the disk is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// NVM Express.
+    Nvme,
+    /// virtio-blk or virtio-scsi.
+    Virtio,
+    /// SATA or PATA.
+    Sata,
+    /// Serial attached SCSI.
+    Sas,
+    /// SCSI of another or unknown kind.
+    Scsi,
+    /// Fibre channel.
+    Fc,
+    /// iSCSI.
+    Iscsi,
+    /// USB.
+    Usb,
+    /// MMC, eMMC, SD.
+    Mmc,
+}
+
+/// A whole block device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Disk {
+    /// Kernel name, such as `nvme0n1`.
+    pub name: String,
+    /// Device node, such as `/dev/nvme0n1`.
+    pub path: PathBuf,
+    /// Other names of the same node: /dev/disk/by-*, where udev runs.
+    pub links: Vec<PathBuf>,
+    /// Device number.
+    pub dev: DevNum,
+    /// `diskseq` of sysfs (Linux 5.15): differs when another disk takes the same number.
+    pub diskseq: Option<u64>,
+    /// Kind.
+    pub kind: DiskKind,
+    /// Size in bytes.
+    pub size: Bytes,
+    /// Logical sector size. The physical one decides nothing here (a 512e disk is a 512-byte disk).
+    pub sector: Option<SectorSize>,
+    /// Model, trimmed.
+    pub model: Option<String>,
+    /// Vendor, trimmed.
+    pub vendor: Option<String>,
+    /// Serial number, trimmed.
+    pub serial: Option<String>,
+    /// World wide name, as sysfs prints it: `naa.…`, `eui.…`, `nvme.…`, `t10.…`.
+    pub wwn: Option<String>,
+    /// How it is attached.
+    pub transport: Option<Transport>,
+    /// SCSI host:channel:target:lun.
+    pub hctl: Option<String>,
+    /// Spins.
+    pub rotational: bool,
+    /// The medium can be taken out.
+    pub removable: bool,
+    /// The kernel refuses writes.
+    pub read_only: bool,
+    /// For a loop device: the file behind it.
+    pub backing_file: Option<PathBuf>,
+    /// Partitions that the kernel knows.
+    pub partitions: Vec<Partition>,
+    /// What uses this disk or one of its partitions now: empty means nothing does.
+    pub holders: Vec<Holder>,
+    /// Signatures found on the disk itself and in its partitions; empty means blank.
+    pub contents: Vec<Content>,
+    /// What the record area says (see [`crate::image::record`]).
+    pub record: RecordFound,
+    /// The disk could not be read; its contents are unknown, and so it is not blank.
+    pub unreadable: Option<String>,
+}
+
+/// A partition as the kernel sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Partition {
+    /// Kernel name, such as `nvme0n1p2`.
+    pub name: String,
+    /// Partition number.
+    pub number: u32,
+    /// Device number.
+    pub dev: DevNum,
+    /// Byte offset on the disk.
+    pub start: Bytes,
+    /// Size in bytes.
+    pub size: Bytes,
+}
+
+/// Something that uses a disk or a partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind", deny_unknown_fields)]
+pub enum Holder {
+    /// A mounted file system.
+    Mount {
+        /// The disk or partition.
+        device: String,
+        /// Where.
+        target: String,
+    },
+    /// Active swap.
+    Swap {
+        /// The disk or partition.
+        device: String,
+    },
+    /// A device built on top: device mapper (LVM, LUKS, multipath), md, bcache, loop.
+    Device {
+        /// The disk or partition.
+        device: String,
+        /// Kernel name of what is on top.
+        holder: String,
+        /// What it is, in words: `LVM volume vg0-root`, `md array md0`.
+        what: String,
+    },
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Holder::Mount { device, target } => write!(f, "{device} is mounted on {target}"),
+            Holder::Swap { device } => write!(f, "{device} is active swap"),
+            Holder::Device {
+                device,
+                holder,
+                what,
+            } => write!(f, "{device} is part of {what} ({holder})"),
+        }
+    }
+}
+
+/// A signature on a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Content {
+    /// Kernel name of the disk or partition that carries it.
+    pub device: String,
+    /// What it is: `gpt`, `dos`, `ext4`, `LVM2_member`, …
+    pub what: String,
+    /// Label or name, where it has one.
+    pub label: Option<String>,
+}
+
+impl std::fmt::Display for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.what, self.device)?;
+        match &self.label {
+            Some(label) => write!(f, " ({})", crate::error::printable(label)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the record area of a disk says, already judged against the disk that carries it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    rename_all = "camelCase",
+    tag = "state",
+    content = "record",
+    deny_unknown_fields
+)]
+pub enum RecordFound {
+    /// Nothing of ours.
+    #[default]
+    None,
+    /// An install began here and did not finish.
+    Mark(RecordIdentity),
+    /// A whole installation: table intact, and disk GUID, serial and wwn are those of this disk.
+    Installed(RecordIdentity),
+    /// A record that does not count here, and why (a cloned disk, a damaged table).
+    Foreign {
+        /// Why.
+        why: String,
+    },
+}
+
+/// Which installation a mark or record names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RecordIdentity {
+    /// The identity: a hash over claim, generation and image (see [`crate::plan::identity`]).
+    pub identity: String,
+    /// `metadata.claim`.
+    pub claim: String,
+    /// What was installed: the digest, else the URL.
+    pub image: String,
+    /// Version of ironroot that wrote it.
+    pub version: String,
+    /// When, in seconds since 1970.
+    pub time: u64,
+}

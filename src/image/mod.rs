@@ -1,0 +1,1 @@
+//! What is inside an image: its head, its table, and the record that we leave beside it.

@@ -1,0 +1,7 @@
+//! Dispatch only: the library is the program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ironroot::cli::main()
+}

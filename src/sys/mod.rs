@@ -1,0 +1,11 @@
+//! The only unsafe code and the only raw system calls. Everything here is a small safe wrapper that names
+//! the man page or kernel header it follows.
+#![allow(unsafe_code)]
+
+pub mod block;
+pub mod clock;
+pub mod efivar;
+pub mod kmsg;
+pub mod mount;
+pub mod power;
+pub mod tool;
