@@ -58,7 +58,7 @@ def follow(qemu, o, log, screen, started):
         for pattern in o.fail_on:
             if pattern.search(text):
                 found[pattern] = now
-                    return found, FAILED
+                return found, FAILED
         if o.until and not o.wait_end and all(marker in found for marker in o.until):
             return found, SEEN
 
