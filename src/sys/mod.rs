@@ -7,5 +7,8 @@ pub mod clock;
 pub mod efivar;
 pub mod kmsg;
 pub mod mount;
+pub mod packet;
 pub mod power;
+pub mod rtnetlink;
 pub mod tool;
+pub mod uevent;

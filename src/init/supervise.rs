@@ -1,0 +1,257 @@
+//! PID 1's whole life: start the flow as a child, reap whatever ends, and do what the end asks for.
+//!
+//! The kernel panics when PID 1 ends, so nothing here may: it holds no data of the run, parses nothing but
+//! three words, and every wait has an end.
+//!
+//! Signals: while the flow runs, Ctrl-Alt-Del (which arrives as SIGINT), SIGTERM and SIGPWR are refused with a
+//! line on the consoles; the flow decides when the machine goes down. Once parked, Ctrl-Alt-Del and SIGTERM
+//! restart the machine and SIGPWR powers it off. Whoever cannot wait has the reset button, which leaves a disk
+//! that does not boot or one that is complete.
+
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::verdict::{self, Action, End, HANDOFF, ON_FAILURE, Verdict};
+use crate::config::cmdline::Cmdline;
+use crate::report::{Event, Reporter};
+use crate::sys::power::{self, Off};
+
+/// The hidden subcommand that runs the flow.
+pub const FLOW: &str = "flow";
+
+/// A parked machine says again why it is parked: whoever connects to a serial console sees it.
+const REMINDER: Duration = Duration::from_secs(600);
+
+/// Time to read the reason, and a limit to how fast a failing machine goes round.
+const BEFORE_FAILED_OFF: Duration = Duration::from_secs(10);
+
+/// Runs the flow and acts on its end.
+pub fn run(cmdline: &Cmdline, reporter: &Reporter) -> ! {
+    let signals = Signals::block(reporter);
+    for stale in [HANDOFF, ON_FAILURE] {
+        let _ = std::fs::remove_file(stale);
+    }
+    let verdict = watch(cmdline, &signals, reporter);
+    announce(&verdict, reporter);
+    match verdict.action {
+        Action::Park => {}
+        Action::Reboot => go(Off::Restart, &verdict, &signals, reporter),
+        Action::PowerOff => go(Off::PowerOff, &verdict, &signals, reporter),
+    }
+    park(&verdict.reason, &signals, reporter)
+}
+
+fn watch(cmdline: &Cmdline, signals: &Signals, reporter: &Reporter) -> Verdict {
+    let kills = || {
+        verdict::small_file(Path::new("/proc/vmstat")).map_or(0, |text| verdict::oom_kills(&text))
+    };
+    let kills_before = kills();
+    let end = match start() {
+        Err(error) => End::Lost(format!("the run could not be started: {error}")),
+        Ok(child) => loop {
+            if let Some(end) = reap(child) {
+                break end;
+            }
+            if let Some(signal) = signals.next(Duration::from_secs(1))
+                && signal != Signal::SIGCHLD
+            {
+                reporter.warn(format!(
+                    "{}: not while the run goes on; it decides when the machine goes down",
+                    name(signal)
+                ));
+            }
+        },
+    };
+    let end = match end {
+        End::Killed { signal, .. } => End::Killed {
+            signal,
+            out_of_memory: kills() > kills_before,
+        },
+        other => other,
+    };
+    let config = verdict::small_file(Path::new(ON_FAILURE));
+    let on_failure = verdict::on_failure(cmdline.get("ironroot.on-failure"), config.as_deref());
+    let handoff = verdict::small_file(Path::new(HANDOFF));
+    verdict::decide(&end, handoff.as_deref(), on_failure.unwrap_or(Action::Park))
+}
+
+/// Starts the flow: this program again, by the file that the kernel holds open for us.
+fn start() -> std::io::Result<Pid> {
+    use std::os::unix::process::CommandExt as _;
+    // The streams are inherited: they are the console and never block (mounts::standard_streams).
+    let child = Command::new("/proc/self/exe")
+        .arg0("ironroot")
+        .arg(FLOW)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .stdin(Stdio::null())
+        .spawn()?;
+    // When memory runs out the run dies, not its supervisor; both do what they can for that.
+    let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "0");
+    i32::try_from(child.id())
+        .map(Pid::from_raw)
+        .map_err(std::io::Error::other)
+}
+
+/// Reaps everything that has ended; how `child` ended, once it has.
+fn reap(child: Pid) -> Option<End> {
+    // Bounded, so that a fork bomb cannot keep us here; the rest follows in the next round.
+    for _ in 0..1000 {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == child => return Some(End::Exited(code)),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == child => {
+                return Some(End::Killed {
+                    signal: name(signal).to_owned(),
+                    out_of_memory: false,
+                });
+            }
+            Ok(WaitStatus::StillAlive) => return None,
+            Err(nix::Error::ECHILD) => {
+                return Some(End::Lost("the run's process vanished".to_owned()));
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    None
+}
+
+fn reap_strangers() {
+    for _ in 0..1000 {
+        if !matches!(
+            waitpid(None, Some(WaitPidFlag::WNOHANG)),
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))
+        ) {
+            return;
+        }
+    }
+}
+
+fn announce(verdict: &Verdict, reporter: &Reporter) {
+    let Some(class) = verdict.failed else {
+        return;
+    };
+    if verdict.told {
+        reporter.info(format!(
+            "{}; on failure: {}",
+            verdict.reason, verdict.action
+        ));
+        return;
+    }
+    reporter.emit(Event::Failed {
+        class,
+        exit_code: class.exit_code(),
+        step: None,
+        error: verdict.reason.clone(),
+        next: Some(format!(
+            "the lines above and the kernel's log may say more; on failure: {}",
+            verdict.action
+        )),
+    });
+}
+
+/// Takes the machine down; comes back only where that is not possible.
+fn go(off: Off, verdict: &Verdict, signals: &Signals, reporter: &Reporter) {
+    let word = match off {
+        Off::Restart => "rebooting",
+        Off::PowerOff => "powering off",
+    };
+    if verdict.failed.is_some() {
+        reporter.info(format!("{word} in {} s", BEFORE_FAILED_OFF.as_secs()));
+        let end = Instant::now();
+        while end.elapsed() < BEFORE_FAILED_OFF {
+            signals.next(Duration::from_millis(500));
+            reap_strangers();
+        }
+    }
+    reporter.info(word);
+    let error = power::go(off);
+    reporter.warn(format!("{word} did not work: {error}"));
+}
+
+fn park(reason: &str, signals: &Signals, reporter: &Reporter) -> ! {
+    loop {
+        reporter.info(format!(
+            "parked: {reason}. Ctrl-Alt-Del or a reset starts the machine again"
+        ));
+        let told = Instant::now();
+        while told.elapsed() < REMINDER {
+            let off = match signals.next(Duration::from_secs(60)) {
+                Some(Signal::SIGINT | Signal::SIGTERM) => Off::Restart,
+                Some(Signal::SIGPWR) => Off::PowerOff,
+                _ => {
+                    reap_strangers();
+                    continue;
+                }
+            };
+            reporter.info("asked to go down while parked");
+            let error = power::go(off);
+            reporter.warn(format!("going down did not work: {error}"));
+        }
+    }
+}
+
+fn name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::SIGINT => "Ctrl-Alt-Del",
+        other => other.as_str(),
+    }
+}
+
+/// The signals that PID 1 hears. They are blocked, so that they queue; all others the kernel drops, because a
+/// PID 1 without handlers is immune to them. A child starts with none blocked: the standard library's
+/// Command sees to that.
+struct Signals(Option<SignalFd>);
+
+impl Signals {
+    fn block(reporter: &Reporter) -> Signals {
+        let mut set = SigSet::empty();
+        for signal in [
+            Signal::SIGCHLD,
+            Signal::SIGINT,
+            Signal::SIGTERM,
+            Signal::SIGPWR,
+        ] {
+            set.add(signal);
+        }
+        let opened = set.thread_block().and_then(|()| {
+            SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        });
+        match opened {
+            Ok(fd) => Signals(Some(fd)),
+            Err(error) => {
+                // The child is then only looked after once a second.
+                reporter.warn(format!("signals cannot be heard: {error}"));
+                Signals(None)
+            }
+        }
+    }
+
+    /// The next signal, in at most `timeout`.
+    fn next(&self, timeout: Duration) -> Option<Signal> {
+        let Some(fd) = &self.0 else {
+            std::thread::sleep(timeout);
+            return None;
+        };
+        let mut waiting = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+        let timeout_ms = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        match poll(&mut waiting, timeout_ms) {
+            Ok(n) if n > 0 => {}
+            Ok(_) | Err(nix::Error::EINTR) => return None,
+            Err(_) => {
+                std::thread::sleep(timeout);
+                return None;
+            }
+        }
+        let info = fd.read_signal().ok().flatten()?;
+        i32::try_from(info.ssi_signo)
+            .ok()
+            .and_then(|n| Signal::try_from(n).ok())
+    }
+}

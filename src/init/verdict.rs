@@ -1,0 +1,247 @@
+//! How a run ended and what follows from it: a table, pure.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::error::Class;
+
+/// Written by the flow when it ends well: `{"handoff":"reboot"|"powerOff"|"park"}`.
+pub const HANDOFF: &str = "/run/ironroot/handoff.json";
+
+/// Written by the flow as soon as it has read a config: one of `"park"`, `"reboot"`, `"powerOff"`.
+pub const ON_FAILURE: &str = "/run/ironroot/on-failure.json";
+
+/// What PID 1 does when the flow has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Action {
+    /// Stay, with the reason on the consoles.
+    Park,
+    /// Start again from the firmware.
+    Reboot,
+    /// Go off.
+    PowerOff,
+}
+
+impl Action {
+    /// As `ironroot.on-failure=` has it: `park`, `reboot`, `poweroff`.
+    pub fn from_word(word: &str) -> Option<Action> {
+        match word.to_ascii_lowercase().as_str() {
+            "park" => Some(Action::Park),
+            "reboot" => Some(Action::Reboot),
+            "poweroff" => Some(Action::PowerOff),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Action::Park => "park",
+            Action::Reboot => "reboot",
+            Action::PowerOff => "power off",
+        })
+    }
+}
+
+/// How the process that ran the flow ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It ended by itself with this code.
+    Exited(i32),
+    /// A signal ended it.
+    Killed {
+        /// The signal's name.
+        signal: String,
+        /// Whether the kernel had run out of memory.
+        out_of_memory: bool,
+    },
+    /// It could not be started or watched.
+    Lost(String),
+}
+
+/// What follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What to do.
+    pub action: Action,
+    /// Whose fault, where the run failed.
+    pub failed: Option<Class>,
+    /// Why, for people.
+    pub reason: String,
+    /// Whether the flow itself had the chance to say why.
+    pub told: bool,
+}
+
+/// The table. `handoff` is the text of [`HANDOFF`] where it exists.
+pub fn decide(end: &End, handoff: Option<&str>, on_failure: Action) -> Verdict {
+    let failed = |class, told, reason: String| Verdict {
+        action: on_failure,
+        failed: Some(class),
+        reason,
+        told,
+    };
+    match (end, handoff) {
+        (End::Exited(0), Some(text)) => match parse_handoff(text) {
+            Some(action) => Verdict {
+                action,
+                failed: None,
+                reason: "the run ended well".to_owned(),
+                told: true,
+            },
+            None => failed(
+                Class::Bug,
+                false,
+                format!("the run ended well, but {HANDOFF} does not say what comes next"),
+            ),
+        },
+        (End::Exited(0), None) => failed(
+            Class::Bug,
+            false,
+            format!("the run ended without writing {HANDOFF}"),
+        ),
+        (End::Exited(code), _) => {
+            let class = Class::from_exit_code(*code);
+            let known = i32::from(class.exit_code()) == *code;
+            failed(class, known, format!("the run failed with code {code}"))
+        }
+        (
+            End::Killed {
+                signal,
+                out_of_memory: true,
+            },
+            _,
+        ) => failed(
+            Class::Space,
+            false,
+            format!("the run was ended by {signal}: the machine ran out of memory"),
+        ),
+        (End::Killed { signal, .. }, _) => {
+            failed(Class::Bug, false, format!("the run was ended by {signal}"))
+        }
+        (End::Lost(why), _) => failed(Class::Bug, false, why.clone()),
+    }
+}
+
+/// What to do on failure: the word of the command line wins over the config's. `None`: neither says anything
+/// that is understood.
+pub fn on_failure(word: Option<&str>, config: Option<&str>) -> Option<Action> {
+    word.and_then(Action::from_word)
+        .or_else(|| config.and_then(|text| serde_json::from_str(text).ok()))
+}
+
+fn parse_handoff(text: &str) -> Option<Action> {
+    #[derive(Deserialize)]
+    struct Handoff {
+        handoff: Action,
+    }
+    serde_json::from_str::<Handoff>(text)
+        .ok()
+        .map(|h| h.handoff)
+}
+
+/// The start of a small file; `None` where it cannot be read.
+pub(super) fn small_file(path: &Path) -> Option<String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .ok()?
+        .take(64 << 10)
+        .read_to_string(&mut text)
+        .ok()?;
+    Some(text)
+}
+
+/// `oom_kill` of /proc/vmstat: how many processes the kernel has ended for want of memory.
+pub(super) fn oom_kills(vmstat: &str) -> u64 {
+    vmstat
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))
+        .and_then(|n| n.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REBOOT: Option<&str> = Some("{\"handoff\":\"reboot\"}");
+
+    #[test]
+    fn a_good_end_does_what_the_flow_said() {
+        for (text, action) in [
+            ("{\"handoff\":\"reboot\"}", Action::Reboot),
+            ("{\"handoff\":\"powerOff\"}\n", Action::PowerOff),
+            ("{\"handoff\":\"park\",\"more\":1}", Action::Park),
+        ] {
+            let verdict = decide(&End::Exited(0), Some(text), Action::Park);
+            assert_eq!((verdict.action, verdict.failed), (action, None), "{text}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_a_failure_and_does_what_on_failure_says() {
+        let killed = |out_of_memory| End::Killed {
+            signal: "SIGKILL".to_owned(),
+            out_of_memory,
+        };
+        let table = [
+            (End::Exited(0), None, Class::Bug, false),
+            (End::Exited(0), Some("{}"), Class::Bug, false),
+            (
+                End::Exited(0),
+                Some("{\"handoff\":\"jump\"}"),
+                Class::Bug,
+                false,
+            ),
+            (End::Exited(0), Some(""), Class::Bug, false),
+            // A hand-off file of a flow that failed afterwards counts for nothing.
+            (End::Exited(12), REBOOT, Class::Integrity, true),
+            (End::Exited(70), None, Class::Bug, true),
+            (End::Exited(101), None, Class::Bug, false),
+            (killed(false), REBOOT, Class::Bug, false),
+            (killed(true), None, Class::Space, false),
+            (
+                End::Lost("no such file".to_owned()),
+                REBOOT,
+                Class::Bug,
+                false,
+            ),
+        ];
+        for (end, handoff, class, told) in table {
+            for action in [Action::Park, Action::Reboot, Action::PowerOff] {
+                let verdict = decide(&end, handoff, action);
+                assert_eq!(verdict.action, action, "{end:?} {handoff:?}");
+                assert_eq!(verdict.failed, Some(class), "{end:?} {handoff:?}");
+                assert_eq!(verdict.told, told, "{end:?} {handoff:?}");
+                assert!(!verdict.reason.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn the_command_lines_word_wins_over_the_config() {
+        assert_eq!(on_failure(None, None), None);
+        assert_eq!(
+            on_failure(Some("poweroff"), Some("\"reboot\"")),
+            Some(Action::PowerOff)
+        );
+        assert_eq!(
+            on_failure(None, Some("\"powerOff\"\n")),
+            Some(Action::PowerOff)
+        );
+        assert_eq!(
+            on_failure(Some("explode"), Some("\"reboot\"")),
+            Some(Action::Reboot)
+        );
+        assert_eq!(on_failure(Some("explode"), Some("explode")), None);
+    }
+
+    #[test]
+    fn out_of_memory_is_counted_by_the_kernel() {
+        assert_eq!(oom_kills("nr_free_pages 5\noom_kill 3\nnuma_hit 1\n"), 3);
+        assert_eq!(oom_kills(""), 0);
+    }
+}
