@@ -6,12 +6,11 @@ need_cargo() {
     need_packages gcc libc6-dev
     # Where `cargo install` puts programs; not in PATH on every machine.
     export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
-    if command -v cargo >/dev/null; then
-        say "toolchain in PATH: $(rustc --version)"
-    else
-        need_packages rustc-web cargo-web rustfmt-web rust-web-clippy
-        say "no cargo in PATH, Debian's: $(rustc --version)"
-    fi
+    case $(command -v cargo) in
+        # Debian's own, perhaps installed for the static build alone.
+        ''|/usr/bin/cargo|/bin/cargo) need_packages rustc-web cargo-web rustfmt-web rust-web-clippy ;;
+    esac
+    say "toolchain: $(command -v cargo), $(rustc --version)"
 }
 
 # need_cargo_tool NAME VERSION [OPTION]…: built from its published source unless some version is there.
