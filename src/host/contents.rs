@@ -189,7 +189,7 @@ mod tests {
             f.disk(
                 &name,
                 &format!("pci/virtio{n}"),
-                &format!("254:{}", n * 16),
+                &format!("254:{}", u32::from(n) * 16),
                 8192,
             );
         }
