@@ -229,12 +229,12 @@ fn sector_size_kind_size_and_file_of_a_loop_device() {
     );
     assert!(disk.holders.is_empty());
     let listing = host::listing::table(&host::probe(Path::new("/")).unwrap().disks);
-    println!("{listing}");
     assert!(listing.contains(&format!(
         "{}  16.0 MiB  loop device\n",
         made.device.display()
     )));
-    assert!(listing.contains("4096-byte sectors, not rotational, read-only\n"));
+    // Whether a loop device rotates depends on what its file is on.
+    assert!(listing.contains("rotational, read-only\n") && listing.contains("  4096-byte sectors"));
 }
 
 #[test]
