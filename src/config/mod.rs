@@ -1,5 +1,9 @@
 //! What is wanted: the kernel command line, where a boot config comes from, what was written, what it means.
 
 pub mod cmdline;
+pub mod parse;
 pub mod quantity;
+pub mod request;
+pub mod source;
+pub mod template;
 pub mod wire;

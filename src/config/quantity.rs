@@ -64,7 +64,11 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-json_string!(HumanDuration, "^[0-9]+(ms|s|m|h)$|^0$", "a duration: 30s, 10m, 2h");
+json_string!(
+    HumanDuration,
+    "^[0-9]+(ms|s|m|h)$|^0$",
+    "a duration: 30s, 10m, 2h"
+);
 
 /// A number of bytes, or a share of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +87,9 @@ impl FromStr for Amount {
             None => text.parse().map(Amount::Bytes),
             Some(number) => match number.parse() {
                 Ok(percent @ 1..=100) => Ok(Amount::Percent(percent)),
-                _ => Err(ParseError(format!("{text:?} is not a percentage from 1% to 100%"))),
+                _ => Err(ParseError(format!(
+                    "{text:?} is not a percentage from 1% to 100%"
+                ))),
             },
         }
     }
@@ -98,7 +104,11 @@ impl fmt::Display for Amount {
     }
 }
 
-json_string!(Amount, "^[0-9]+ ?([KMGT]i?B?|[kMGT]B|B)?$|^[0-9]+%$", "a size (512MiB, 20GB) or a percentage (50%)");
+json_string!(
+    Amount,
+    "^[0-9]+ ?([KMGT]i?B?|[kMGT]B|B)?$|^[0-9]+%$",
+    "a size (512MiB, 20GB) or a percentage (50%)"
+);
 
 /// An amount, or all that is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +123,11 @@ impl FromStr for SizeText {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<SizeText, ParseError> {
-        if text == "Rest" { Ok(SizeText::Rest) } else { text.parse().map(SizeText::Amount) }
+        if text == "Rest" {
+            Ok(SizeText::Rest)
+        } else {
+            text.parse().map(SizeText::Amount)
+        }
     }
 }
 
@@ -184,15 +198,23 @@ impl FromStr for Comparison {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Comparison, ParseError> {
-        let found = Operator::TABLE.iter().find_map(|(sign, op)| Some((*op, text.strip_prefix(sign)?)));
+        let found = Operator::TABLE
+            .iter()
+            .find_map(|(sign, op)| Some((*op, text.strip_prefix(sign)?)));
         let (operator, rest) = found.unwrap_or((Operator::Equal, text));
-        Ok(Comparison { operator, size: rest.parse()? })
+        Ok(Comparison {
+            operator,
+            size: rest.parse()?,
+        })
     }
 }
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = Operator::TABLE.iter().find(|(_, op)| *op == self.operator).map_or("=", |(sign, _)| sign);
+        let sign = Operator::TABLE
+            .iter()
+            .find(|(_, op)| *op == self.operator)
+            .map_or("=", |(sign, _)| sign);
         write!(f, "{sign}{}", self.size.0)
     }
 }
@@ -218,7 +240,10 @@ mod tests {
         for text in [">>1", "=>1", "", "about 3GB"] {
             assert!(text.parse::<Comparison>().is_err(), "{text}");
         }
-        assert_eq!(at_least.to_string().parse::<Comparison>().unwrap(), at_least);
+        assert_eq!(
+            at_least.to_string().parse::<Comparison>().unwrap(),
+            at_least
+        );
     }
 
     #[test]

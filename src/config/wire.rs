@@ -315,7 +315,11 @@ pub struct Efi {
 
 impl Default for Efi {
     fn default() -> Efi {
-        Efi { entry: true, boot_order: BootOrder::Unchanged, boot_next: true }
+        Efi {
+            entry: true,
+            boot_order: BootOrder::Unchanged,
+            boot_next: true,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod fixture;
 pub mod holders;
 pub mod listing;
 pub mod machine;
+pub mod named;
 mod order;
 pub mod signatures;
 mod sysfs;
@@ -31,6 +32,10 @@ pub fn probe(root: &Path) -> Result<Facts> {
     Ok(Facts {
         disks,
         machine: machine::probe(root, machine::bootif(root).as_deref()),
+        named: None,
+        now: std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
     })
 }
 
@@ -42,6 +47,55 @@ pub struct Facts {
     pub disks: Vec<Disk>,
     /// The machine itself.
     pub machine: Machine,
+    /// What the path is that the config names, where it names one.
+    pub named: Option<Named>,
+    /// Seconds since 1970, for the record: the planner has no clock of its own.
+    pub now: u64,
+}
+
+/// A path that the config names, and what it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Named {
+    /// As it was written.
+    pub path: PathBuf,
+    /// What is there.
+    pub what: NamedKind,
+}
+
+/// What a path is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "kind",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase",
+    deny_unknown_fields
+)]
+pub enum NamedKind {
+    /// Nothing is there.
+    Missing,
+    /// A block device that is no partition that sysfs lists.
+    WholeDisk {
+        /// Its device number.
+        dev: DevNum,
+    },
+    /// A partition.
+    Partition {
+        /// Kernel name of its disk.
+        disk: String,
+        /// Its number.
+        number: u32,
+    },
+    /// A regular file.
+    RegularFile {
+        /// Its size.
+        size: Bytes,
+    },
+    /// Anything else, in words.
+    Other {
+        /// Such as `a directory`.
+        what: String,
+    },
 }
 
 /// Identity and means of the machine.

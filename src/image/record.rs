@@ -58,7 +58,8 @@ pub struct Record {
 
 /// What ties a record to its disk, so that a copy of the disk is not taken for an installation. A field
 /// that the disk does not have is absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct DiskIdentity {
     /// Disk GUID of the GPT that was installed, lower case. Absent in a mark.
     pub disk_guid: Option<String>,

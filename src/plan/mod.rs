@@ -1,1 +1,84 @@
-//! (being written)
+//! What will be done: a pure function from what is wanted and what is there. No files, no clock, no
+//! randomness; they come in through [`Facts`]. What comes out leaves no choice open.
+//!
+//! What is known only when the image's head has been read goes through a second small plan,
+//! [`layout::adopt`]: plan again, never improvise.
+
+pub mod clear;
+pub mod disk_root;
+pub mod identity;
+pub mod layout;
+pub mod refusal;
+pub mod step;
+pub mod target;
+
+use serde::Serialize;
+
+pub use refusal::Refusal;
+pub use step::{Handoff, Step};
+
+use crate::config::request::Request;
+use crate::config::wire::BootPolicy;
+use crate::host::{Facts, RecordFound};
+
+/// What will be done, in order.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// One line: what this plan comes to.
+    pub summary: String,
+    /// Identity of the installation; empty where nothing is installed.
+    pub identity: String,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Differences that are reported and not acted on.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// Whether any step erases something.
+    pub fn is_destructive(&self) -> bool {
+        self.steps.iter().any(Step::is_destructive)
+    }
+
+    /// The plan for people, one line a step.
+    pub fn lines(&self) -> Vec<String> {
+        self.steps.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// Decides what will be done, or refuses.
+pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
+    let Some(install) = request.install.as_ref() else {
+        return Ok(touch_nothing());
+    };
+    let identity = identity::identity(request, &install.image);
+    if request.policy == BootPolicy::NetworkBootOnce {
+        let allowed = facts
+            .disks
+            .iter()
+            .filter(|d| target::matches(&install.select, d));
+        for disk in allowed {
+            if let RecordFound::Installed(found) = &disk.record
+                && found.identity == identity
+            {
+                return Ok(disk_root::boot_installed(
+                    request, install, facts, disk, &identity,
+                ));
+            }
+        }
+    }
+    disk_root::install(request, install, facts, identity)
+}
+
+fn touch_nothing() -> Plan {
+    Plan {
+        summary: "bootPolicy is None: no block device is written".to_owned(),
+        identity: String::new(),
+        steps: vec![Step::Handoff(Handoff::Park {
+            reason: "bootPolicy is None: nothing was touched; boot this machine from its disk"
+                .to_owned(),
+        })],
+        notes: vec![],
+    }
+}

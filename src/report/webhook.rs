@@ -1,2 +1,79 @@
-//! The final report: one POST to `report.url` when the run ends.
-//! (room for the HTTP sink; see run/)
+//! The final report: one POST to `report.url` when the run ends. It never fails a finished run.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::config::request::Report;
+use crate::error::{Class, Failure, Result, chain};
+use crate::host::Machine;
+use crate::stream::{Budget, Fetcher};
+
+/// A receiver that is down must not keep a finished machine from booting.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The body: metal-maintenance's form, with the machine's UUID and our class and code beside it.
+pub fn body(
+    machine: &Machine,
+    name: Option<&str>,
+    outcome: Result<&str, &Failure>,
+) -> serde_json::Value {
+    let mut body = match outcome {
+        Ok(handoff) => json!({ "status": "Success", "error": "", "handoff": handoff }),
+        Err(failure) => json!({
+            "status": "Failure",
+            "error": chain(failure),
+            "exitCode": failure.class().exit_code(),
+            "step": failure.step(),
+        }),
+    };
+    if let serde_json::Value::Object(map) = &mut body {
+        map.insert("systemUUID".into(), json!(machine.uuid));
+        map.insert("name".into(), json!(name));
+        map.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
+    }
+    body
+}
+
+/// Posts the final report, where one is wanted.
+pub fn send(
+    fetcher: &Fetcher,
+    report: &Report,
+    machine: &Machine,
+    name: Option<&str>,
+    outcome: Result<&str, &Failure>,
+) -> Result<()> {
+    let Some(url) = &report.url else {
+        return Ok(());
+    };
+    let text = serde_json::to_vec(&body(machine, name, outcome))
+        .map_err(|e| Failure::new(Class::Bug, "writing the report as JSON").caused_by(e))?;
+    fetcher.post_json(url, &report.headers, text, &mut Budget::new(PATIENCE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn success_and_failure_as_receivers_know_them() {
+        let machine = Machine {
+            uuid: Some("u".into()),
+            ..Machine::default()
+        };
+        let good = body(&machine, Some("n"), Ok("reboot"));
+        assert_eq!(good["status"], "Success");
+        assert_eq!(good["error"], "");
+        assert_eq!(good["systemUUID"], "u");
+        let failure = Failure::new(Class::Integrity, "wrong digest").in_step("writeBody");
+        let bad = body(&machine, None, Err(&failure));
+        assert_eq!(
+            (&bad["status"], &bad["exitCode"]),
+            (&json!("Failure"), &json!(12))
+        );
+        assert_eq!(
+            (&bad["error"], &bad["step"]),
+            (&json!("wrong digest"), &json!("writeBody"))
+        );
+    }
+}

@@ -1,2 +1,149 @@
-//! (room)
+//! Doing it: one loop, one match over [`Step`]. A file for each family of steps.
+
+pub mod boot;
 pub mod efi;
+pub mod flow;
+pub mod head;
+pub mod install;
+pub mod reread;
+pub mod target_disk;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::config::request::Image;
+use crate::error::{Class, Failure, Result, describe};
+use crate::plan::{Handoff, Plan, Step, disk_root};
+use crate::report::{Event, Reporter};
+use crate::stream::{Budget, Fetcher};
+use install::Stage;
+
+/// What the steps work with: the small seams of this program.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    /// Fetches.
+    pub fetcher: &'a Fetcher,
+    /// The image with its secrets, which are in no plan.
+    pub image: Option<&'a Image>,
+    /// How long network errors are retried without progress.
+    pub retry_for: Duration,
+    /// Where /sys is.
+    pub root: &'a Path,
+    /// As `uname -m` has it.
+    pub arch: &'a str,
+    /// Who is told.
+    pub reporter: &'a Reporter,
+    /// Ends the run after so many steps, as a power cut would: for tests.
+    pub stop_after: Option<usize>,
+}
+
+/// Carries out `plan`.
+pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
+    let total = plan.steps.len();
+    let mut stage = Stage::Idle;
+    for (i, step) in plan.steps.iter().enumerate() {
+        if machine.stop_after.is_some_and(|n| i >= n) {
+            return Err(Failure::new(
+                Class::Bug,
+                format!("stopped before step {} as asked", i + 1),
+            ));
+        }
+        let began = Instant::now();
+        let name = step.name();
+        machine.reporter.emit(Event::StepStarted {
+            index: i + 1,
+            total,
+            step: name,
+            text: step.to_string(),
+        });
+        stage = carry_out(step, stage, machine).map_err(|f| f.in_step(name))?;
+        machine.reporter.emit(Event::StepDone {
+            step: name,
+            milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        });
+        if let Step::Handoff(handoff) = step {
+            return Ok(handoff.clone());
+        }
+    }
+    Err(Failure::new(Class::Bug, "the plan has no end").hint("report this as a bug of ironroot"))
+}
+
+fn carry_out(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
+    match step {
+        Step::LockDisk { target } => stage.lock(target),
+        Step::OpenImage { record, .. } => {
+            let image = machine
+                .image
+                .ok_or_else(|| Failure::new(Class::Bug, "the plan needs an image and has none"))?;
+            stage.open(
+                image,
+                *record,
+                machine.fetcher,
+                Budget::new(machine.retry_for),
+                machine.reporter,
+            )
+        }
+        Step::WriteMark { record } => stage.mark(record),
+        Step::ClearDisk { spans } => stage.clear(spans),
+        Step::WriteBody => stage.write(machine.reporter),
+        Step::CommitHead { record } => {
+            let stage = stage.commit(record.as_ref())?;
+            if let Stage::Complete(disk, _) = &stage {
+                machine
+                    .reporter
+                    .info(format!("installed: {} boots from now on", disk.target()));
+            }
+            Ok(stage)
+        }
+        Step::RereadPartitions => {
+            if let Stage::Complete(disk, done) = &stage {
+                tolerate(
+                    reread::reread(disk, done.layout.table.partitions()),
+                    step,
+                    machine.reporter,
+                )?;
+            }
+            Ok(stage)
+        }
+        Step::BootEntry {
+            efi,
+            description,
+            esp,
+            required: _,
+        } => {
+            let installed = match &stage {
+                Stage::Complete(disk, done) => {
+                    disk_root::esp_in(done.layout.table.partitions(), disk.target().sector)
+                }
+                _ => None,
+            };
+            let esp = installed.as_ref().or(esp.as_ref());
+            let result = boot::entry(
+                machine.root,
+                machine.arch,
+                *efi,
+                description,
+                esp,
+                machine.reporter,
+            );
+            tolerate(result, step, machine.reporter)?;
+            Ok(stage)
+        }
+        // The disk is closed and unlocked before the machine goes down.
+        Step::Handoff(_) => Ok(Stage::Idle),
+    }
+}
+
+/// After the verdict, what is not essential may warn, never undo.
+fn tolerate(result: Result<()>, step: &Step, reporter: &Reporter) -> Result<()> {
+    match result {
+        Err(failure) if step.may_fail() => {
+            reporter.warn(format!(
+                "{}; the installation is complete all the same",
+                describe(&failure)
+            ));
+            Ok(())
+        }
+        other => other,
+    }
+}

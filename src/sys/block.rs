@@ -52,7 +52,11 @@ mod raw {
 /// `O_CREAT`).
 pub fn open_for_writing(path: &Path, exclusive: bool) -> io::Result<File> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | if exclusive { libc::O_EXCL } else { 0 };
-    std::fs::OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags)
+        .open(path)
 }
 
 /// A second descriptor of the very device (or file) that `file` is, past the page cache.
@@ -74,7 +78,10 @@ pub fn is_block_device(file: &File) -> io::Result<bool> {
 pub fn device_number(file: &File) -> io::Result<crate::host::DevNum> {
     let rdev = file.metadata()?.rdev();
     let part = |n: u64| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
-    Ok(crate::host::DevNum { major: part(libc::major(rdev).into())?, minor: part(libc::minor(rdev).into())? })
+    Ok(crate::host::DevNum {
+        major: part(libc::major(rdev).into())?,
+        minor: part(libc::minor(rdev).into())?,
+    })
 }
 
 /// Size in bytes of a block device (BLKGETSIZE64) or regular file.
@@ -96,7 +103,10 @@ pub fn sector_size(file: &File) -> io::Result<SectorSize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open for the whole call; the kernel writes one int to the pointer.
     unsafe { raw::blksszget(file.as_raw_fd(), &raw mut bytes) }?;
-    u32::try_from(bytes).ok().and_then(SectorSize::new).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    u32::try_from(bytes)
+        .ok()
+        .and_then(SectorSize::new)
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Whether the kernel refuses writes to this block device (BLKROGET).
@@ -134,7 +144,13 @@ pub fn add_partition(file: &File, number: u32, start: Bytes, length: Bytes) -> i
 
 /// Makes the kernel forget one partition (BLKPG, BLKPG_DEL_PARTITION); `EBUSY` while it is in use.
 pub fn delete_partition(file: &File, number: u32) -> io::Result<()> {
-    blkpg(file, raw::BLKPG_DEL_PARTITION, number, Bytes::ZERO, Bytes::ZERO)
+    blkpg(
+        file,
+        raw::BLKPG_DEL_PARTITION,
+        number,
+        Bytes::ZERO,
+        Bytes::ZERO,
+    )
 }
 
 fn blkpg(file: &File, op: libc::c_int, number: u32, start: Bytes, length: Bytes) -> io::Result<()> {
@@ -149,7 +165,9 @@ fn blkpg(file: &File, op: libc::c_int, number: u32, start: Bytes, length: Bytes)
     let argument = raw::BlkpgIoctlArg {
         op,
         flags: 0,
-        datalen: size_of::<raw::BlkpgPartition>().try_into().map_err(invalid)?,
+        datalen: size_of::<raw::BlkpgPartition>()
+            .try_into()
+            .map_err(invalid)?,
         data: (&raw mut partition).cast(),
     };
     // SAFETY: `argument` and the partition it points to have the layout of linux/blkpg.h and live until the
@@ -190,6 +208,11 @@ pub fn flush(file: &File) -> io::Result<()> {
 /// Drops the clean pages of this device from the page cache, so that a later read sees the medium
 /// (posix_fadvise(2), POSIX_FADV_DONTNEED).
 pub fn drop_cache(file: &File) -> io::Result<()> {
-    nix::fcntl::posix_fadvise(file.as_fd(), 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+    nix::fcntl::posix_fadvise(
+        file.as_fd(),
+        0,
+        0,
+        nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED,
+    )?;
     Ok(())
 }

@@ -1,8 +1,0 @@
-//! Dispatch.
-
-use std::process::ExitCode;
-
-/// The program.
-pub fn main() -> ExitCode {
-    ExitCode::SUCCESS
-}

@@ -1,0 +1,413 @@
+//! What a boot config means: no text that is a URL, no key that is not carried out. Every problem is
+//! reported with its JSON path; what this version does not do is refused by name, never ignored.
+
+use std::time::Duration;
+
+use super::parse::Problem;
+use super::wire;
+use crate::stream::{HttpUrl, Location};
+use crate::units::Digest;
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `metadata.name`.
+    pub name: Option<String>,
+    /// `metadata.claim`.
+    pub claim: String,
+    /// `metadata.generation`.
+    pub generation: u64,
+    /// `bootPolicy`.
+    pub policy: wire::BootPolicy,
+    /// What to do; `None` only under [`wire::BootPolicy::None`].
+    pub install: Option<DiskInstall>,
+    /// PEM certificates for every fetch.
+    pub ca: Vec<String>,
+    /// Who is told.
+    pub report: Report,
+    /// What happens after success.
+    pub then: Then,
+    /// How long network errors are retried without progress; `None`: the default of the place.
+    pub retry_for: Option<Duration>,
+    /// What PID 1 does after a failure.
+    pub on_failure: wire::OnFailureThen,
+    /// How long missing disks are waited for; `None`: the default of the place.
+    pub wait: Option<Duration>,
+}
+
+/// Install an image on a disk.
+#[derive(Clone, Debug)]
+pub struct DiskInstall {
+    /// The image.
+    pub image: Image,
+    /// Which disks are allowed.
+    pub select: wire::Select,
+    /// What to do when several are.
+    pub pick: wire::Pick,
+    /// What may be erased.
+    pub overwrite: wire::Overwrite,
+    /// Whether the disk carries its record.
+    pub record: wire::RecordPolicy,
+    /// Boot entries.
+    pub efi: wire::Efi,
+}
+
+/// An image and its proof.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The URL, then the mirrors.
+    pub locations: Vec<Location>,
+    /// Digest of the download.
+    pub digest: Option<Digest>,
+    /// Digest of the content.
+    pub content_digest: Option<Digest>,
+    /// Headers. They may be secrets.
+    pub headers: Vec<(String, String)>,
+    /// A missing proof is forgiven.
+    pub insecure: bool,
+    /// The URL as it was written; it may hold secrets and is never shown.
+    pub raw_url: String,
+}
+
+impl Image {
+    /// What the identity of an installation is made of: the digest, else the whole URL. Only ever hashed.
+    pub fn identity_source(&self) -> String {
+        match (&self.digest, &self.content_digest) {
+            (Some(digest), _) => digest.to_string(),
+            (None, Some(digest)) => format!("content {digest}"),
+            (None, None) => self.raw_url.clone(),
+        }
+    }
+
+    /// What names this image to people: its digest, else its URL without secrets.
+    pub fn name(&self) -> String {
+        match (&self.digest, &self.content_digest) {
+            (Some(digest), _) => digest.to_string(),
+            (None, Some(digest)) => format!("content {digest}"),
+            (None, None) => self
+                .locations
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// Who is told.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The final status goes here.
+    pub url: Option<HttpUrl>,
+    /// Headers. They may be secrets.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What happens after success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Restart the machine.
+    Reboot,
+    /// Power off.
+    PowerOff,
+    /// Stay.
+    Park,
+}
+
+/// Collects problems.
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, path: &str, message: impl Into<String>) {
+        self.0.push(Problem {
+            path: path.to_owned(),
+            line: 0,
+            message: message.into(),
+        });
+    }
+
+    fn unsupported(&mut self, path: &str, given: bool) {
+        if given {
+            self.add(path, "not supported in this version");
+        }
+    }
+
+    fn location(&mut self, path: &str, text: &str) -> Option<Location> {
+        text.parse()
+            .map_err(|e: crate::error::Failure| self.add(path, crate::error::chain(&e)))
+            .ok()
+    }
+}
+
+/// The meaning of `config`, or every problem with it.
+pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
+    let mut problems = Problems(Vec::new());
+    refuse_unsupported(config, &mut problems);
+    let install = match (config.boot_policy, &config.disk, &config.memory) {
+        (wire::BootPolicy::None, _, _) => None,
+        (_, Some(_), Some(_)) => {
+            problems.add(
+                "memory",
+                "both `disk` and `memory` are given: exactly one is needed",
+            );
+            None
+        }
+        (_, None, None) => {
+            problems.add("", "one of `disk` and `memory` is needed");
+            None
+        }
+        (_, Some(disk), None) => disk_install(config, disk, &mut problems),
+        (_, None, Some(_)) => None,
+    };
+    if config.boot_policy != wire::BootPolicy::None && config.image.is_none() {
+        problems.add("", "`image` is needed");
+    }
+    if config.metadata.claim.len() > 512 {
+        problems.add(
+            "metadata.claim",
+            "at most 512 bytes fit into the record of an installation",
+        );
+    }
+    let report = Report {
+        url: config
+            .report
+            .as_ref()
+            .and_then(|r| r.url.as_ref())
+            .and_then(|text| {
+                text.parse()
+                    .map_err(|e| problems.add("report.url", crate::error::chain(&e)))
+                    .ok()
+            }),
+        headers: config
+            .report
+            .iter()
+            .flat_map(|r| r.headers.clone())
+            .collect(),
+    };
+    let then = match config.then {
+        None | Some(wire::Then::Reboot) => Then::Reboot,
+        Some(wire::Then::PowerOff) => Then::PowerOff,
+        Some(wire::Then::Park) => Then::Park,
+        Some(wire::Then::Boot | wire::Then::Kexec) => {
+            problems.add(
+                "then",
+                "not supported in this version for `disk`: use Reboot, PowerOff or Park",
+            );
+            Then::Park
+        }
+    };
+    if !problems.0.is_empty() {
+        return Err(problems.0);
+    }
+    Ok(Request {
+        name: config.metadata.name.clone(),
+        claim: config.metadata.claim.clone(),
+        generation: config.metadata.generation.unwrap_or(1),
+        policy: config.boot_policy,
+        install,
+        ca: config.ca.clone(),
+        report,
+        then,
+        retry_for: config.on_failure.retry_for.map(|d| d.0),
+        on_failure: config.on_failure.then,
+        wait: config.wait.map(|d| d.0),
+    })
+}
+
+/// Every key that has a meaning and is not carried out yet. The destructuring without `..` makes the
+/// compiler ask about each new key.
+fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
+    let wire::BootConfig {
+        api_version: _,
+        kind: _,
+        metadata: _,
+        boot_policy: _,
+        image,
+        disk,
+        memory,
+        preserve,
+        ignition,
+        network,
+        ca: _,
+        report,
+        then: _,
+        on_failure: _,
+        wait: _,
+    } = config;
+    problems.unsupported("memory", memory.is_some() && disk.is_none());
+    problems.unsupported("preserve", !preserve.is_empty());
+    problems.unsupported("ignition", ignition.is_some());
+    problems.unsupported("network", network.is_some());
+    if let Some(image) = image {
+        let wire::Image {
+            url: _,
+            mirrors: _,
+            digest: _,
+            content_digest: _,
+            checksums,
+            signature,
+            kind,
+            headers: _,
+            insecure: _,
+        } = image;
+        problems.unsupported("image.checksums", checksums.is_some());
+        problems.unsupported("image.signature", signature.is_some());
+        problems.unsupported("image.kind", *kind == wire::ImageKind::Tree);
+    }
+    if let Some(disk) = disk {
+        let wire::Disk {
+            select: _,
+            pick: _,
+            overwrite: _,
+            keep,
+            wipe,
+            grow,
+            record: _,
+            partitions,
+            table,
+            bootloader,
+            efi: _,
+            kernel_arguments,
+            files,
+        } = disk;
+        problems.unsupported("disk.keep", !keep.is_empty());
+        problems.unsupported("disk.wipe", *wipe != wire::Wipe::Signatures);
+        problems.unsupported("disk.grow", grow.is_some());
+        problems.unsupported("disk.partitions", !partitions.is_empty());
+        problems.unsupported("disk.table", table.is_some());
+        problems.unsupported("disk.bootloader", *bootloader != wire::Bootloader::Auto);
+        problems.unsupported(
+            "disk.kernelArguments",
+            *kernel_arguments != wire::KernelArguments::default(),
+        );
+        problems.unsupported("disk.files", !files.is_empty());
+    }
+    if let Some(report) = report {
+        let wire::Report {
+            url: _,
+            bootstate,
+            headers: _,
+            events,
+        } = report;
+        problems.unsupported("report.bootstate", bootstate.is_some());
+        problems.unsupported("report.events", *events);
+    }
+}
+
+fn disk_install(
+    config: &wire::BootConfig,
+    disk: &wire::Disk,
+    problems: &mut Problems,
+) -> Option<DiskInstall> {
+    let image = config.image.as_ref()?;
+    let url = problems.location("image.url", &image.url);
+    let mut locations = Vec::new();
+    for (i, mirror) in image.mirrors.iter().enumerate() {
+        locations.extend(problems.location(&format!("image.mirrors[{i}]"), mirror));
+    }
+    locations.splice(0..0, [url?]);
+    let proven = image.digest.is_some() || image.content_digest.is_some();
+    if !proven && !image.insecure && locations.iter().any(Location::is_plain_http) {
+        problems.add(
+            "image",
+            "an image over plain HTTP needs a digest: give `digest` or `contentDigest`, use https, or accept whatever arrives with `insecure`: true",
+        );
+    }
+    for (i, pem) in config.ca.iter().enumerate() {
+        if !pem.contains("-----BEGIN CERTIFICATE-----") {
+            problems.add(&format!("ca[{i}]"), "not a certificate in PEM form");
+        }
+    }
+    let always = config.boot_policy == wire::BootPolicy::NetworkBootAlways;
+    let default = if always {
+        wire::Overwrite::IfOurs
+    } else {
+        wire::Overwrite::IfBlank
+    };
+    Some(DiskInstall {
+        image: Image {
+            locations,
+            digest: image.digest.clone(),
+            content_digest: image.content_digest.clone(),
+            headers: image.headers.clone().into_iter().collect(),
+            insecure: image.insecure,
+            raw_url: image.url.clone(),
+        },
+        select: disk.select.clone(),
+        pick: disk.pick,
+        overwrite: disk.overwrite.unwrap_or(default),
+        record: disk.record,
+        efi: disk.efi,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(json: &str) -> Result<Request, Vec<String>> {
+        let text =
+            format!(r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig",{json}}}"#);
+        let config = super::super::parse::parse(text.as_bytes()).unwrap();
+        interpret(&config).map_err(|all| all.iter().map(ToString::to_string).collect())
+    }
+
+    const IMAGE: &str = r#""image":{"url":"https://example.org/a.raw"}"#;
+
+    #[test]
+    fn defaults_are_the_careful_ones() {
+        let request = request(&format!(r#"{IMAGE},"disk":{{}}"#)).unwrap();
+        let install = request.install.unwrap();
+        assert_eq!(install.overwrite, wire::Overwrite::IfBlank);
+        assert_eq!(install.pick, wire::Pick::Only);
+        assert_eq!(request.then, Then::Reboot);
+        assert_eq!(request.generation, 1);
+    }
+
+    #[test]
+    fn what_is_not_carried_out_is_refused_by_name() {
+        let all = request(&format!(
+            r#"{IMAGE},"disk":{{"keep":["data"],"grow":"root","wipe":"Zero","files":[{{"path":"/a","contents":""}}]}},"preserve":[{{"target":"/a","source":{{}}}}]"#
+        ))
+        .unwrap_err();
+        for key in [
+            "preserve",
+            "disk.keep",
+            "disk.grow",
+            "disk.wipe",
+            "disk.files",
+        ] {
+            assert!(
+                all.iter()
+                    .any(|p| p == &format!("{key}: not supported in this version")),
+                "{key}: {all:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn plain_http_needs_a_digest() {
+        let http = r#""image":{"url":"http://h/a.raw"EXTRA},"disk":{}"#;
+        assert!(request(&http.replace("EXTRA", "")).unwrap_err()[0].contains("plain HTTP"));
+        let digest = format!(r#","digest":"sha256:{}""#, "0".repeat(64));
+        assert!(request(&http.replace("EXTRA", &digest)).is_ok());
+        assert!(request(&http.replace("EXTRA", r#","insecure":true"#)).is_ok());
+        let mirror = r#""image":{"url":"https://h/a.raw","mirrors":["http://m/a.raw"]},"disk":{}"#;
+        assert!(request(mirror).is_err());
+    }
+
+    #[test]
+    fn disk_and_memory_exclude_each_other_and_none_needs_neither() {
+        assert!(
+            request(&format!(r#"{IMAGE},"disk":{{}},"memory":{{}}"#)).unwrap_err()[0]
+                .starts_with("memory: both")
+        );
+        assert!(request(IMAGE).unwrap_err()[0].contains("one of `disk` and `memory`"));
+        assert!(request(r#""bootPolicy":"None""#).unwrap().install.is_none());
+        assert!(
+            request(r#""disk":{}"#)
+                .unwrap_err()
+                .iter()
+                .any(|p| p.contains("`image`"))
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! Where the boot config comes from. The first source that is there wins, and its origin is told.
+//!
+//! To add a source: an arm in [`Source`], its place in [`locate`], and how its bytes are read in [`read`].
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+
+use super::cmdline::Cmdline;
+use super::parse::{CONFIG_LIMIT, Problem};
+use super::{parse, template, wire};
+use crate::error::{Class, Context as _, Failure, Result, printable};
+use crate::host::Machine;
+use crate::stream::{Budget, Fetcher, Location};
+use crate::units::{Bytes, Digest, HashAlgorithm};
+
+/// The config that an image builder puts into the initrd.
+pub const INITRD_CONFIG: &str = "/etc/ironroot/config.json";
+
+/// A place where a boot config is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// A URL or a file that was named.
+    Named(Location),
+    /// A `data:` URL (RFC 2397): the config itself.
+    Data(String),
+    /// [`INITRD_CONFIG`].
+    Initrd(PathBuf),
+}
+
+/// A boot config and where it came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What was written.
+    pub config: wire::BootConfig,
+    /// Where, without secrets.
+    pub origin: String,
+    /// SHA-256 of the document.
+    pub digest: Digest,
+    /// The document, for the lines of later problems.
+    pub text: Vec<u8>,
+}
+
+impl Source {
+    /// Whether the network must be up to read it.
+    pub fn needs_network(&self) -> bool {
+        match self {
+            Source::Named(Location::Http(_)) => true,
+            Source::Named(Location::File(_)) | Source::Data(_) | Source::Initrd(_) => false,
+        }
+    }
+
+    /// Where it is, for people, without secrets.
+    pub fn origin(&self) -> String {
+        match self {
+            Source::Named(location) => location.to_string(),
+            Source::Data(_) => "a data: URL".to_owned(),
+            Source::Initrd(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Finds the source: `given` (a flag), else `ironroot.config=`, else the initrd's own config below `root`.
+pub fn locate(
+    given: Option<&str>,
+    cmdline: &Cmdline,
+    root: &Path,
+    machine: &Machine,
+) -> Result<Source> {
+    if let Some(text) = given {
+        return named(text, machine);
+    }
+    if let Some(text) = cmdline.get("ironroot.config") {
+        return named(text, machine);
+    }
+    for word in ["ignition.config.url", "gl.url"] {
+        if cmdline.has(word) {
+            return Err(Failure::new(
+                Class::Config,
+                format!("a boot config by {word}= is not supported in this version"),
+            )
+            .hint("give ironroot.config= on the kernel command line"));
+        }
+    }
+    let initrd = root.join(INITRD_CONFIG.trim_start_matches('/'));
+    if initrd.exists() {
+        return Ok(Source::Initrd(initrd));
+    }
+    Err(Failure::new(
+        Class::Config,
+        format!("no boot config: no ironroot.config= on the kernel command line, no {INITRD_CONFIG} in the initrd"),
+    )
+    .hint("add ironroot.config=http://…/config.json to the kernel command line"))
+}
+
+fn named(text: &str, machine: &Machine) -> Result<Source> {
+    if text.starts_with("data:") {
+        return Ok(Source::Data(text.to_owned()));
+    }
+    let filled = template::fill(text, machine)?;
+    // A relative path is what a person types at a shell.
+    let path = if filled.contains("://") || filled.starts_with('/') {
+        filled
+    } else {
+        std::path::absolute(&filled)
+            .context(Class::Config, || {
+                format!("boot config {}", printable(&filled))
+            })?
+            .to_string_lossy()
+            .into_owned()
+    };
+    path.parse().map(Source::Named)
+}
+
+/// Reads the config. Network errors are retried within `budget`; `expected` is the digest that the kernel
+/// command line demands.
+pub fn load(
+    source: &Source,
+    fetcher: &Fetcher,
+    budget: &mut Budget,
+    expected: Option<&Digest>,
+) -> Result<Loaded> {
+    let text = read(source, fetcher, budget)?;
+    let origin = source.origin();
+    let digest = Digest::from_bytes(HashAlgorithm::Sha256, &Sha256::digest(&text));
+    if let Some(expected) = expected {
+        let found = match expected.algorithm() {
+            HashAlgorithm::Sha256 => digest.clone(),
+            HashAlgorithm::Sha512 => {
+                Digest::from_bytes(HashAlgorithm::Sha512, &sha2::Sha512::digest(&text))
+            }
+        };
+        if found != *expected {
+            return Err(Failure::new(
+                Class::Integrity,
+                format!("boot config {origin} has the digest {found}, ironroot.config.digest= demands {expected}"),
+            )
+            .hint("publish the config that was meant, or update the digest"));
+        }
+    }
+    let config = parse::parse(&text).map_err(|problems| refuse(&origin, &problems))?;
+    Ok(Loaded {
+        config,
+        origin,
+        digest,
+        text,
+    })
+}
+
+fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<u8>> {
+    match source {
+        Source::Named(location) => {
+            let limit = Bytes(u64::try_from(CONFIG_LIMIT).unwrap_or(u64::MAX));
+            fetcher.get_small(location, &[], limit, budget)
+        }
+        Source::Data(text) => {
+            let wrong = |what: String| {
+                Failure::new(
+                    Class::Config,
+                    format!("the boot config's data: URL cannot be read: {what}"),
+                )
+                .hint("write data:application/json;base64,…")
+            };
+            let url = data_url::DataUrl::process(text).map_err(|e| wrong(format!("{e:?}")))?;
+            Ok(url.decode_to_vec().map_err(|e| wrong(format!("{e:?}")))?.0)
+        }
+        Source::Initrd(path) => {
+            let length = std::fs::metadata(path).map(|m| m.len()).unwrap_or_default();
+            if length > CONFIG_LIMIT as u64 {
+                return Err(Failure::new(
+                    Class::Config,
+                    format!("{} has {length} bytes", path.display()),
+                ));
+            }
+            std::fs::read(path).context(Class::Config, || {
+                format!("reading boot config {}", path.display())
+            })
+        }
+    }
+}
+
+/// One failure for all problems of a config.
+pub fn refuse(origin: &str, problems: &[Problem]) -> Failure {
+    let mut text = format!("boot config {origin}:");
+    for problem in problems {
+        text.push_str("\n  ");
+        text.push_str(&printable(&problem.to_string()));
+    }
+    Failure::new(Class::Config, text).hint("correct the config; `ironroot check FILE` tests it")
+}
+
+/// What `config` means; a problem gets the line on which its key stands in `text`.
+pub fn interpret(
+    config: &wire::BootConfig,
+    origin: &str,
+    text: &[u8],
+) -> Result<super::request::Request> {
+    super::request::interpret(config).map_err(|mut problems| {
+        locate_lines(&mut problems, text);
+        refuse(origin, &problems)
+    })
+}
+
+/// Fills in the line of each problem that has none.
+pub fn locate_lines(problems: &mut [Problem], text: &[u8]) {
+    for problem in problems {
+        if problem.line == 0 {
+            problem.line = parse::line_of(text, &problem.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Reporter;
+    use crate::stream::FetchOptions;
+    use std::time::Duration;
+
+    const TEXT: &str =
+        r#"{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","bootPolicy":"None"}"#;
+
+    fn loaded(source: &Source, expected: Option<&Digest>) -> Result<Loaded> {
+        let fetcher = Fetcher::new(FetchOptions::default(), Reporter::default()).unwrap();
+        load(source, &fetcher, &mut Budget::new(Duration::ZERO), expected)
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_initrd() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("etc/ironroot")).unwrap();
+        std::fs::write(root.path().join("etc/ironroot/config.json"), TEXT).unwrap();
+        let machine = Machine {
+            arch: "x86_64".into(),
+            ..Machine::default()
+        };
+        let at = |line: &str| locate(None, &Cmdline::parse(line), root.path(), &machine).unwrap();
+        assert!(matches!(at("quiet"), Source::Initrd(_)));
+        assert_eq!(
+            at("ironroot.config=http://h/${arch}.json").origin(),
+            "http://h/x86_64.json"
+        );
+        assert!(at("ironroot.config=http://h/a").needs_network());
+        assert!(matches!(at("ironroot.config=data:,x"), Source::Data(_)));
+    }
+
+    #[test]
+    fn nothing_found_says_what_was_tried() {
+        let root = tempfile::tempdir().unwrap();
+        let failure =
+            locate(None, &Cmdline::default(), root.path(), &Machine::default()).unwrap_err();
+        assert_eq!(failure.class(), Class::Config);
+        assert!(
+            failure.to_string().contains("ironroot.config=")
+                && failure.to_string().contains(INITRD_CONFIG)
+        );
+    }
+
+    #[test]
+    fn a_data_url_is_the_config_in_both_encodings() {
+        let percent = TEXT.replace('"', "%22");
+        assert!(
+            loaded(
+                &Source::Data(format!("data:application/json,{percent}")),
+                None
+            )
+            .is_ok()
+        );
+        let failure = loaded(
+            &Source::Data("data:application/json;base64,@@".into()),
+            None,
+        )
+        .unwrap_err();
+        assert_eq!(failure.class(), Class::Config);
+    }
+
+    #[test]
+    fn a_wrong_digest_names_both() {
+        let source = Source::Data(format!("data:,{}", TEXT.replace('"', "%22")));
+        let digest = loaded(&source, None).unwrap().digest;
+        assert!(loaded(&source, Some(&digest)).is_ok());
+        let other: Digest = format!("sha256:{}", "0".repeat(64)).parse().unwrap();
+        let failure = loaded(&source, Some(&other)).unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity);
+        assert!(
+            failure.to_string().contains(digest.hex()) && failure.to_string().contains(other.hex())
+        );
+    }
+}

@@ -1,0 +1,67 @@
+//! What a path that the operator named is: the planner may not look, so it is told.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+
+use nix::libc::{major, minor};
+
+use super::{DevNum, Disk, DiskKind, Named, NamedKind, contents};
+use crate::units::{Bytes, SectorSize};
+
+/// Looks at `path` below `root`, following links; opens nothing.
+pub fn look(root: &Path, path: &Path, disks: &[Disk]) -> Named {
+    let place = root.join(path.strip_prefix("/").unwrap_or(path));
+    let what = match std::fs::metadata(&place) {
+        Ok(meta) if meta.file_type().is_block_device() => {
+            let part = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+            let dev = DevNum {
+                major: part(major(meta.rdev()).into()),
+                minor: part(minor(meta.rdev()).into()),
+            };
+            let of = disks.iter().find_map(|d| {
+                let part = d.partitions.iter().find(|p| p.dev == dev)?;
+                Some(NamedKind::Partition {
+                    disk: d.name.clone(),
+                    number: part.number,
+                })
+            });
+            of.unwrap_or(NamedKind::WholeDisk { dev })
+        }
+        Ok(meta) if meta.is_file() => NamedKind::RegularFile {
+            size: Bytes(meta.len()),
+        },
+        Ok(meta) if meta.is_dir() => NamedKind::Other {
+            what: "a directory".to_owned(),
+        },
+        Ok(_) => NamedKind::Other {
+            what: "neither a block device nor a file".to_owned(),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => NamedKind::Missing,
+        Err(e) => NamedKind::Other {
+            what: format!("a path that cannot be looked at ({e})"),
+        },
+    };
+    Named {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+/// A regular file as a disk with 512-byte sectors, for a target that was allowed to be a file.
+pub fn file_as_disk(root: &Path, named: &Named) -> Option<Disk> {
+    let NamedKind::RegularFile { size } = named.what else {
+        return None;
+    };
+    let mut disk = [Disk {
+        name: named.path.to_string_lossy().into_owned(),
+        path: named.path.clone(),
+        kind: DiskKind::Other,
+        size,
+        sector: Some(SectorSize::S512),
+        ..Disk::default()
+    }];
+    contents::read_all(root, &mut disk);
+    let [disk] = disk;
+    Some(disk)
+}

@@ -1,0 +1,95 @@
+//! What is zeroed before a new image goes on: every place where firmware, kernel or a probe would still
+//! see the old content.
+
+use super::step::Span;
+use crate::host::Disk;
+use crate::image::record;
+use crate::units::{Bytes, MIB};
+
+/// Head and tail of a disk, and of each of its old partitions, in the order in which they go: LBA 0 first,
+/// then the backup table, then the rest. The place of the mark is left out. All within the disk and aligned
+/// to 4 KiB where the disk's own end allows it.
+pub fn spans(disk: &Disk) -> Vec<Span> {
+    let size = disk.size.0;
+    let mut out = Vec::new();
+    let mut add = |start: u64, end: u64| {
+        let end = end.min(size);
+        if start < end {
+            out.push(Span {
+                start: Bytes(start),
+                length: Bytes(end - start),
+            });
+        }
+    };
+    add(0, record::OFFSET);
+    // What reaches below 1 MiB was zeroed a line above, and the mark stands there now.
+    add(size.saturating_sub(MIB).max(MIB), size);
+    let kernel = disk.partitions.iter().map(|p| (p.start.0, p.size.0));
+    let table = disk
+        .table
+        .partitions()
+        .iter()
+        .map(|p| (p.start.0, p.size.0));
+    let mut old: Vec<(u64, u64)> = kernel.chain(table).collect();
+    old.sort_unstable();
+    old.dedup();
+    // A hostile table may name thousands of partitions; a real one has at most 128.
+    for (start, length) in old.into_iter().take(1024) {
+        let Some(end) = start.checked_add(length) else {
+            continue;
+        };
+        let aligned = |at: u64| at / 4096 * 4096;
+        let head_end = aligned(start.saturating_add(MIB).min(end).saturating_add(4095));
+        add(aligned(start).max(MIB), head_end);
+        let tail_end = aligned(end.saturating_add(4095));
+        add(
+            aligned(end.saturating_sub(MIB))
+                .max(aligned(start))
+                .max(MIB),
+            tail_end,
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Partition;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_span_is_on_the_disk_and_none_touches_the_mark(
+            size in 1u64..(1 << 40),
+            parts in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..8),
+        ) {
+            let size = size / 512 * 512;
+            let partitions = parts.iter()
+                .map(|(start, size)| Partition { start: Bytes(*start), size: Bytes(*size), ..Partition::default() })
+                .collect();
+            let disk = Disk { size: Bytes(size), partitions, ..Disk::default() };
+            for span in spans(&disk) {
+                let end = span.start.0 + span.length.0;
+                prop_assert!(end <= size);
+                prop_assert!(end <= record::OFFSET || span.start.0 >= MIB, "{span:?}");
+                prop_assert!(span.start.0 % 512 == 0 && span.length.0 % 512 == 0, "{span:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lba_0_goes_first_then_the_tail_then_old_partitions() {
+        let disk = Disk {
+            size: Bytes(100 * MIB),
+            partitions: vec![Partition {
+                start: Bytes(10 * MIB),
+                size: Bytes(20 * MIB),
+                ..Partition::default()
+            }],
+            ..Disk::default()
+        };
+        let starts: Vec<u64> = spans(&disk).iter().map(|s| s.start.0 / MIB).collect();
+        assert_eq!(starts, [0, 99, 10, 29]);
+    }
+}

@@ -1,0 +1,235 @@
+//! The steps that put an image on a disk, and those that boot what is on it already.
+
+use super::refusal::{Refusal, summary};
+use super::step::{Esp, Handoff, Step, Target};
+use super::{Plan, clear, target};
+use crate::config::request::{DiskInstall, Request, Then};
+use crate::config::wire::{Overwrite, RecordPolicy};
+use crate::host::{Disk, Facts, Firmware, RecordFound, RecordIdentity};
+use crate::image::record::DiskIdentity;
+use crate::units::{Bytes, MIB, SectorSize};
+
+/// Smaller devices are no disks for an operating system, and head, record and tail would overlap.
+const SMALLEST_DISK: Bytes = Bytes(4 * MIB);
+
+/// The steps of an installation.
+pub fn install(
+    request: &Request,
+    install: &DiskInstall,
+    facts: &Facts,
+    identity: String,
+) -> Result<Plan, Refusal> {
+    let disk = target::choose(install, facts, &identity)?;
+    if let Some(refusal) = target::obstacle(disk) {
+        return Err(refusal);
+    }
+    may_overwrite(install.overwrite, disk, &identity)?;
+    if disk.size < SMALLEST_DISK {
+        return Err(Refusal::TooSmall {
+            disk: disk.name.clone(),
+            what: "any installation".to_owned(),
+            need: SMALLEST_DISK,
+            have: disk.size,
+        });
+    }
+    let target = target_of(disk);
+    let record = RecordIdentity {
+        identity: identity.clone(),
+        claim: request.claim.clone(),
+        image: install.image.name(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        time: facts.now,
+    };
+    let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
+    let mut steps = vec![
+        Step::LockDisk {
+            target: target.clone(),
+        },
+        Step::OpenImage {
+            locations: install
+                .image
+                .locations
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            digest: install.image.digest.clone(),
+            content_digest: install.image.content_digest.clone(),
+            record: install.record,
+        },
+        Step::WriteMark { record },
+        Step::ClearDisk {
+            spans: clear::spans(disk),
+        },
+        Step::WriteBody,
+        Step::CommitHead {
+            record: keep_record,
+        },
+        Step::RereadPartitions,
+    ];
+    steps.extend(boot_entry(install, facts, None, false));
+    steps.push(Step::Handoff(handoff(request.then)));
+    Ok(Plan {
+        summary: format!("install {} on {target}", install.image.name()),
+        identity,
+        steps,
+        notes: vec![],
+    })
+}
+
+/// The steps that boot what is installed on `disk`: no block device is written.
+pub fn boot_installed(
+    request: &Request,
+    install: &DiskInstall,
+    facts: &Facts,
+    disk: &Disk,
+    identity: &str,
+) -> Plan {
+    let mut notes = Vec::new();
+    if facts
+        .disks
+        .iter()
+        .filter(|d| target::matches(&install.select, d))
+        .count()
+        > 1
+    {
+        notes.push(format!(
+            "several disks match the selector; {} holds this installation",
+            disk.name
+        ));
+    }
+    let mut steps: Vec<Step> = boot_entry(install, facts, esp_of(disk), true)
+        .into_iter()
+        .collect();
+    let hand = match facts.machine.firmware {
+        Firmware::Uefi if install.efi.boot_next => handoff(request.then),
+        Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => Handoff::Park {
+            reason: format!(
+                "{} holds this installation already; this firmware cannot be told to boot it next: put the disk first in its boot order",
+                disk.name
+            ),
+        },
+    };
+    steps.push(Step::Handoff(hand));
+    Plan {
+        summary: format!(
+            "this installation is on {} already: boot it, write nothing",
+            target_of(disk)
+        ),
+        identity: identity.to_owned(),
+        steps,
+        notes,
+    }
+}
+
+fn target_of(disk: &Disk) -> Target {
+    Target {
+        path: disk.path.clone(),
+        name: disk.name.clone(),
+        dev: (disk.dev != crate::host::DevNum::default()).then_some(disk.dev),
+        size: disk.size,
+        sector: disk.sector.unwrap_or(SectorSize::S512),
+        identity: DiskIdentity::of(disk),
+    }
+}
+
+fn handoff(then: Then) -> Handoff {
+    match then {
+        Then::Reboot => Handoff::Reboot,
+        Then::PowerOff => Handoff::PowerOff,
+        Then::Park => Handoff::Park {
+            reason: "`then` is Park".to_owned(),
+        },
+    }
+}
+
+fn boot_entry(
+    install: &DiskInstall,
+    facts: &Facts,
+    esp: Option<Esp>,
+    required: bool,
+) -> Option<Step> {
+    let wanted = install.efi.entry || install.efi.boot_next;
+    match facts.machine.firmware {
+        Firmware::Uefi if wanted => Some(Step::BootEntry {
+            efi: install.efi,
+            description: "ironroot".to_owned(),
+            esp,
+            required,
+        }),
+        Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => None,
+    }
+}
+
+/// The ESP of a disk that is installed already, from its own table.
+fn esp_of(disk: &Disk) -> Option<Esp> {
+    esp_in(
+        disk.table.partitions(),
+        disk.sector.unwrap_or(SectorSize::S512),
+    )
+}
+
+/// The first EFI system partition of `partitions`.
+pub fn esp_in(
+    partitions: &[crate::host::tables::TablePartition],
+    sector: SectorSize,
+) -> Option<Esp> {
+    partitions.iter().find(|p| p.kind.is_esp()).map(|p| Esp {
+        number: p.number,
+        start: p.start,
+        size: p.size,
+        partuuid: p.partuuid.clone(),
+        sector,
+    })
+}
+
+fn may_overwrite(overwrite: Overwrite, disk: &Disk, identity: &str) -> Result<(), Refusal> {
+    let refuse = |found: Vec<String>, allow| {
+        Err(Refusal::NotBlank {
+            disk: disk.name.clone(),
+            found,
+            allow,
+        })
+    };
+    if overwrite == Overwrite::Always {
+        return Ok(());
+    }
+    match &disk.record {
+        RecordFound::Mark(mark) if mark.identity == identity => return Ok(()),
+        RecordFound::Mark(_) | RecordFound::Installed(_) if overwrite == Overwrite::IfOurs => {
+            return Ok(());
+        }
+        RecordFound::Mark(mark) => {
+            return refuse(
+                vec![format!(
+                    "another installation was cut off here (claim {:?})",
+                    mark.claim
+                )],
+                "IfOurs",
+            );
+        }
+        RecordFound::Installed(found) => {
+            return refuse(
+                vec![format!(
+                    "an installation by ironroot (claim {:?})",
+                    found.claim
+                )],
+                "IfOurs",
+            );
+        }
+        RecordFound::None | RecordFound::Foreign { .. } => {}
+    }
+    if let Some(why) = &disk.unreadable {
+        return refuse(vec![format!("it could not be read ({why})")], "Always");
+    }
+    let mut found = summary(&disk.contents);
+    if let RecordFound::Foreign { why } = &disk.record {
+        found.push(format!(
+            "a record of ironroot that does not count here: {why}"
+        ));
+    }
+    if found.is_empty() {
+        Ok(())
+    } else {
+        refuse(found, "Always")
+    }
+}

@@ -1,0 +1,250 @@
+//! Why a plan is refused. Nothing has been written when one of these appears.
+
+use std::fmt;
+
+use crate::error::{Class, Failure, printable};
+use crate::host::{Content, Disk, Holder};
+use crate::units::{Bytes, SectorSize};
+
+/// Why a plan is refused.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Refusal {
+    /// No disk matches.
+    NoDisk {
+        /// The selector, for people.
+        wanted: String,
+        /// Every disk, and why it does not serve.
+        candidates: Vec<Candidate>,
+    },
+    /// Several disks match and `pick` is `Only`.
+    Ambiguous {
+        /// The selector, for people.
+        wanted: String,
+        /// The disks that match.
+        candidates: Vec<Candidate>,
+    },
+    /// The path that was given is no disk.
+    NotADisk {
+        /// The path.
+        path: String,
+        /// What it is.
+        what: String,
+        /// What to do.
+        next: String,
+    },
+    /// The disk is in use.
+    Busy {
+        /// Kernel name.
+        disk: String,
+        /// By what.
+        holders: Vec<Holder>,
+    },
+    /// The kernel refuses writes.
+    ReadOnly {
+        /// Kernel name.
+        disk: String,
+    },
+    /// The disk holds data that may not be erased.
+    NotBlank {
+        /// Kernel name.
+        disk: String,
+        /// What was found.
+        found: Vec<String>,
+        /// Which `overwrite` would allow it.
+        allow: &'static str,
+    },
+    /// The disk is too small.
+    TooSmall {
+        /// Kernel name.
+        disk: String,
+        /// What needs the room.
+        what: String,
+        /// Needed.
+        need: Bytes,
+        /// There.
+        have: Bytes,
+    },
+    /// Image and disk have different sector sizes.
+    SectorSize {
+        /// Kernel name.
+        disk: String,
+        /// The image's.
+        image: SectorSize,
+        /// The disk's.
+        have: SectorSize,
+    },
+    /// The image itself needs the bytes of the record.
+    RecordArea {
+        /// What is there.
+        why: String,
+    },
+    /// The image is no disk image that this version can make bootable.
+    NotADiskImage {
+        /// Why.
+        why: String,
+    },
+}
+
+/// A disk as a refusal lists it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// Kernel name.
+    pub name: String,
+    /// Size, transport, model, serial, wwn.
+    pub description: String,
+    /// Why it does not serve; empty where it does.
+    pub why: String,
+}
+
+impl Candidate {
+    /// `disk`, and why it does not serve.
+    pub fn new(disk: &Disk, why: impl Into<String>) -> Candidate {
+        let mut parts = vec![disk.size.short()];
+        parts.extend(disk.transport.map(|t| format!("{t:?}").to_lowercase()));
+        for (key, value) in [
+            ("model", &disk.model),
+            ("serial", &disk.serial),
+            ("wwn", &disk.wwn),
+        ] {
+            parts.extend(value.as_ref().map(|v| format!("{key}={}", printable(v))));
+        }
+        Candidate {
+            name: disk.name.clone(),
+            description: parts.join(" "),
+            why: why.into(),
+        }
+    }
+}
+
+impl Refusal {
+    /// Whether waiting (for a disk that appears late) may help.
+    pub fn may_heal(&self) -> bool {
+        match self {
+            Refusal::NoDisk { .. } => true,
+            Refusal::NotADisk { what, .. } => what == MISSING,
+            Refusal::Ambiguous { .. }
+            | Refusal::Busy { .. }
+            | Refusal::ReadOnly { .. }
+            | Refusal::NotBlank { .. }
+            | Refusal::TooSmall { .. }
+            | Refusal::SectorSize { .. }
+            | Refusal::RecordArea { .. }
+            | Refusal::NotADiskImage { .. } => false,
+        }
+    }
+
+    fn next(&self) -> String {
+        match self {
+            Refusal::NoDisk { .. } => {
+                "compare the selector with `ironroot disks`, or check that the disk's driver is loaded".to_owned()
+            }
+            Refusal::Ambiguous { .. } => {
+                "narrow the selector down (serial and wwn name one disk), or set `pick`".to_owned()
+            }
+            Refusal::NotADisk { next, .. } => next.clone(),
+            Refusal::Busy { .. } => "unmount, swap off or stop what holds it, then try again".to_owned(),
+            Refusal::ReadOnly { .. } => "check the disk's write protection".to_owned(),
+            Refusal::NotBlank { allow, .. } => {
+                format!("if this data may be lost, set `overwrite` to {allow}; else select another disk")
+            }
+            Refusal::TooSmall { .. } => "use a larger disk or a smaller image".to_owned(),
+            Refusal::SectorSize { image, .. } => {
+                format!("use an image made for the disk's sector size, or a disk with {image}-byte sectors")
+            }
+            Refusal::RecordArea { .. } => {
+                "set `disk.record` to Skip; the next network boot cannot see then that this machine is installed"
+                    .to_owned()
+            }
+            Refusal::NotADiskImage { .. } => "check what the image's URL serves".to_owned(),
+        }
+    }
+}
+
+/// What [`Refusal::NotADisk`] says of a path that does not exist.
+pub const MISSING: &str = "does not exist";
+
+fn list(f: &mut fmt::Formatter<'_>, candidates: &[Candidate]) -> fmt::Result {
+    for c in candidates {
+        write!(f, "\n  {}  {}", c.name, c.description)?;
+        if !c.why.is_empty() {
+            write!(f, "  ({})", c.why)?;
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoDisk { wanted, candidates } if candidates.is_empty() => {
+                write!(
+                    f,
+                    "no disk matches {wanted}: this machine has no disk at all"
+                )
+            }
+            Refusal::NoDisk { wanted, candidates } => {
+                write!(f, "no disk matches {wanted}; there are:")?;
+                list(f, candidates)
+            }
+            Refusal::Ambiguous { wanted, candidates } => {
+                write!(f, "{} disks match {wanted}:", candidates.len())?;
+                list(f, candidates)
+            }
+            Refusal::NotADisk { path, what, .. } => write!(f, "target {path} {what}"),
+            Refusal::Busy { disk, holders } => {
+                write!(f, "disk {disk} is in use:")?;
+                holders.iter().try_for_each(|h| write!(f, " {h};"))
+            }
+            Refusal::ReadOnly { disk } => write!(f, "disk {disk} is read-only"),
+            Refusal::NotBlank { disk, found, .. } => {
+                write!(f, "disk {disk} is not blank: {}", found.join(", "))
+            }
+            Refusal::TooSmall {
+                disk,
+                what,
+                need,
+                have,
+            } => {
+                write!(
+                    f,
+                    "disk {disk} is too small: {what} needs {need}, the disk has {have}"
+                )
+            }
+            Refusal::SectorSize { disk, image, have } => write!(
+                f,
+                "the image is made for sectors of {image} bytes, disk {disk} has sectors of {have} bytes"
+            ),
+            Refusal::RecordArea { why } => {
+                write!(f, "the installation's record has no room: {why}")
+            }
+            Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        let class = match refusal {
+            // What arrived is not what was declared: a wrong image, not a wrong disk.
+            Refusal::NotADiskImage { .. } => Class::Integrity,
+            _ => Class::Refused,
+        };
+        Failure::new(class, refusal.to_string()).hint(refusal.next())
+    }
+}
+
+/// The contents of a disk as a refusal lists them: the first few.
+pub fn summary(contents: &[Content]) -> Vec<String> {
+    const SHOWN: usize = 8;
+    let mut lines: Vec<String> = contents
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect();
+    if contents.len() > SHOWN {
+        lines.push(format!("and {} more", contents.len() - SHOWN));
+    }
+    lines
+}

@@ -1,0 +1,260 @@
+//! The steps of a plan. Each carries all that it needs: no meaningful choice is left in here.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::config::wire::{Efi, RecordPolicy};
+use crate::error::printable;
+use crate::host::{DevNum, RecordIdentity};
+use crate::image::record::DiskIdentity;
+use crate::units::{Bytes, Digest, SectorSize};
+
+/// The one device (or file) that will be written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Target {
+    /// Device node.
+    pub path: PathBuf,
+    /// Kernel name; the path for a regular file.
+    pub name: String,
+    /// Device number; the opened device must have it. `None` for a regular file.
+    pub dev: Option<DevNum>,
+    /// Size.
+    pub size: Bytes,
+    /// Logical sector size.
+    pub sector: SectorSize,
+    /// Serial and WWN, for the log and the record.
+    pub identity: DiskIdentity,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}", self.path.display(), self.size.short())?;
+        if let Some(serial) = &self.identity.serial {
+            write!(f, ", serial {}", printable(serial))?;
+        }
+        if let Some(wwn) = &self.identity.wwn {
+            write!(f, ", wwn {}", printable(wwn))?;
+        }
+        if let Some(dev) = self.dev {
+            write!(f, ", {dev}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// A range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Span {
+    /// First byte.
+    pub start: Bytes,
+    /// Number of bytes.
+    pub length: Bytes,
+}
+
+/// One step.
+#[derive(Clone, Debug, Serialize)]
+#[serde(
+    tag = "step",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+pub enum Step {
+    /// Open the target exclusively, check that it is the one that was chosen, and lock it.
+    LockDisk {
+        /// The target.
+        target: Target,
+    },
+    /// Open the image, read its head, and fit it to the disk. Refuses here what cannot work; nothing has
+    /// been written yet.
+    OpenImage {
+        /// Where it is, without secrets.
+        locations: Vec<String>,
+        /// Digest of the download.
+        digest: Option<Digest>,
+        /// Digest of the content.
+        content_digest: Option<Digest>,
+        /// Whether the disk carries a record.
+        record: RecordPolicy,
+    },
+    /// Write the mark of this installation: from now on the disk is ours to finish.
+    WriteMark {
+        /// Which installation.
+        record: RecordIdentity,
+    },
+    /// Zero the old boot structures and signatures, LBA 0 first.
+    ClearDisk {
+        /// What is zeroed, in this order.
+        spans: Vec<Span>,
+    },
+    /// Stream the image behind its head onto the disk.
+    WriteBody,
+    /// The verdict; then backup table, primary table with the record, and LBA 0 at the very end.
+    CommitHead {
+        /// Which installation; `None` where the disk carries no record.
+        record: Option<RecordIdentity>,
+    },
+    /// Make the kernel see the new partitions.
+    RereadPartitions,
+    /// Make the firmware boot this disk next.
+    BootEntry {
+        /// What the config says.
+        efi: Efi,
+        /// Name of the entry.
+        description: String,
+        /// The ESP, where it is known before anything is written (a disk that is installed already).
+        esp: Option<Esp>,
+        /// Whether the run fails without it: a machine that only reboots would come back over the network
+        /// for ever.
+        required: bool,
+    },
+    /// What happens at the end.
+    Handoff(Handoff),
+}
+
+/// An EFI system partition, as a boot entry names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Esp {
+    /// Partition number.
+    pub number: u32,
+    /// Byte offset.
+    pub start: Bytes,
+    /// Size.
+    pub size: Bytes,
+    /// PARTUUID.
+    pub partuuid: String,
+    /// Logical sector size of the disk.
+    pub sector: SectorSize,
+}
+
+/// What happens at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(
+    tag = "handoff",
+    rename_all = "camelCase",
+    rename_all_fields = "camelCase"
+)]
+pub enum Handoff {
+    /// Restart the machine.
+    Reboot,
+    /// Power off.
+    PowerOff,
+    /// Stay.
+    Park {
+        /// Why, for the console.
+        reason: String,
+    },
+}
+
+impl Step {
+    /// Stable name, for events and messages.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Step::LockDisk { .. } => "lockDisk",
+            Step::OpenImage { .. } => "openImage",
+            Step::WriteMark { .. } => "writeMark",
+            Step::ClearDisk { .. } => "clearDisk",
+            Step::WriteBody => "writeBody",
+            Step::CommitHead { .. } => "commitHead",
+            Step::RereadPartitions => "rereadPartitions",
+            Step::BootEntry { .. } => "bootEntry",
+            Step::Handoff(_) => "handoff",
+        }
+    }
+
+    /// Whether it changes bytes of a disk.
+    pub const fn is_destructive(&self) -> bool {
+        match self {
+            Step::WriteMark { .. }
+            | Step::ClearDisk { .. }
+            | Step::WriteBody
+            | Step::CommitHead { .. } => true,
+            Step::LockDisk { .. }
+            | Step::OpenImage { .. }
+            | Step::RereadPartitions
+            | Step::BootEntry { .. }
+            | Step::Handoff(_) => false,
+        }
+    }
+
+    /// Whether its failure only warns: the system is complete by then (a finished install is never undone).
+    pub const fn may_fail(&self) -> bool {
+        match self {
+            Step::RereadPartitions => true,
+            Step::BootEntry { required, .. } => !*required,
+            Step::LockDisk { .. }
+            | Step::OpenImage { .. }
+            | Step::WriteMark { .. }
+            | Step::ClearDisk { .. }
+            | Step::WriteBody
+            | Step::CommitHead { .. }
+            | Step::Handoff(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::LockDisk { target } => write!(f, "lock disk {target}"),
+            Step::OpenImage {
+                locations,
+                digest,
+                content_digest,
+                ..
+            } => {
+                write!(f, "open image {}", locations.join(", then "))?;
+                match (digest, content_digest) {
+                    (Some(digest), _) => write!(f, " ({digest})"),
+                    (None, Some(digest)) => write!(f, " (content {digest})"),
+                    (None, None) => f.write_str(" (no digest)"),
+                }
+            }
+            Step::WriteMark { .. } => f.write_str("ERASE begins: mark the disk as being installed"),
+            Step::ClearDisk { spans } => {
+                let bytes = spans
+                    .iter()
+                    .fold(0u64, |sum, span| sum.saturating_add(span.length.0));
+                write!(
+                    f,
+                    "ERASE {} old boot structures and signatures ({})",
+                    spans.len(),
+                    Bytes(bytes).short()
+                )
+            }
+            Step::WriteBody => {
+                f.write_str("ERASE the disk with the image, its first MiB held back")
+            }
+            Step::CommitHead { record } => write!(
+                f,
+                "check every proof; then write the backup table, the table{} and LBA 0",
+                if record.is_some() {
+                    " with the record"
+                } else {
+                    ""
+                }
+            ),
+            Step::RereadPartitions => f.write_str("make the kernel see the new partitions"),
+            Step::BootEntry {
+                efi, description, ..
+            } => {
+                write!(
+                    f,
+                    "UEFI:{}",
+                    if efi.entry {
+                        format!(" entry {description:?}")
+                    } else {
+                        String::new()
+                    }
+                )?;
+                f.write_str(if efi.boot_next { ", boot it next" } else { "" })
+            }
+            Step::Handoff(Handoff::Reboot) => f.write_str("reboot"),
+            Step::Handoff(Handoff::PowerOff) => f.write_str("power off"),
+            Step::Handoff(Handoff::Park { reason }) => write!(f, "park: {reason}"),
+        }
+    }
+}

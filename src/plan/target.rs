@@ -1,0 +1,251 @@
+//! Which disk: selectors to exactly one device, or a refusal that lists the candidates.
+
+use super::refusal::{Candidate, MISSING, Refusal};
+use crate::config::request::DiskInstall;
+use crate::config::wire::{Pick, Select};
+use crate::host::{Disk, DiskKind, Facts, Holder, NamedKind, RecordFound};
+
+/// Whether `disk` has every attribute that `select` asks for.
+pub fn matches(select: &Select, disk: &Disk) -> bool {
+    let Select {
+        serial,
+        wwn,
+        model,
+        vendor,
+        size,
+        rotational,
+        transport,
+        path,
+        hctl,
+    } = select;
+    let exact = |wanted: &Option<String>, have: &Option<String>| {
+        wanted
+            .as_ref()
+            .is_none_or(|w| have.as_deref().is_some_and(|h| h.trim() == w.trim()))
+    };
+    exact(serial, &disk.serial)
+        && exact(wwn, &disk.wwn)
+        && exact(vendor, &disk.vendor)
+        && exact(hctl, &disk.hctl)
+        && model
+            .as_ref()
+            .is_none_or(|m| disk.model.as_deref().is_some_and(|have| glob(m, have)))
+        && size.is_none_or(|s| s.allows(disk.size))
+        && rotational.is_none_or(|r| r == disk.rotational)
+        && transport.is_none_or(|t| disk.transport == Some(t))
+        && path.as_ref().is_none_or(|p| {
+            std::iter::once(&disk.path)
+                .chain(&disk.links)
+                .any(|have| glob(p, &have.to_string_lossy()))
+        })
+}
+
+/// `*` and `?` as in a shell.
+fn glob(pattern: &str, text: &str) -> bool {
+    wildmatch::WildMatch::new(pattern).matches(text)
+}
+
+/// The path of a selector that names one node, not a pattern.
+pub fn named_path(select: &Select) -> Option<&str> {
+    select.path.as_deref().filter(|p| !p.contains(['*', '?']))
+}
+
+/// The selector, for people.
+pub fn describe(select: &Select) -> String {
+    let Ok(serde_json::Value::Object(map)) = serde_json::to_value(select) else {
+        return String::new();
+    };
+    let parts: Vec<String> = map
+        .iter()
+        .filter(|(_, v)| !v.is_null())
+        .map(|(k, v)| {
+            format!(
+                "{k}={}",
+                v.as_str().map_or_else(|| v.to_string(), str::to_owned)
+            )
+        })
+        .collect();
+    if parts.is_empty() {
+        "an empty selector (any disk)".to_owned()
+    } else {
+        parts.join(",")
+    }
+}
+
+/// Why a disk that was not named by path is passed over.
+fn passed_over(disk: &Disk) -> Option<String> {
+    match disk.kind {
+        DiskKind::Disk => {}
+        DiskKind::Loop
+        | DiskKind::Ram
+        | DiskKind::Zram
+        | DiskKind::Floppy
+        | DiskKind::Optical
+        | DiskKind::DeviceMapper
+        | DiskKind::Md
+        | DiskKind::Other => {
+            return Some(format!("{:?}: only when named by path", disk.kind).to_lowercase());
+        }
+    }
+    if disk.size.0 == 0 {
+        return Some("no medium".to_owned());
+    }
+    if disk.removable {
+        return Some("removable: only when named by path".to_owned());
+    }
+    if disk.read_only {
+        return Some("read-only".to_owned());
+    }
+    disk.holders.first().map(|h| format!("in use: {h}"))
+}
+
+/// Chooses the disk.
+pub fn choose<'a>(
+    install: &DiskInstall,
+    facts: &'a Facts,
+    identity: &str,
+) -> Result<&'a Disk, Refusal> {
+    let select = &install.select;
+    let wanted = describe(select);
+    if let Some(path) = named_path(select) {
+        return named(path, select, facts);
+    }
+    let matching: Vec<&Disk> = facts.disks.iter().filter(|d| matches(select, d)).collect();
+    let (serving, passed): (Vec<&Disk>, Vec<&Disk>) =
+        matching.iter().partition(|d| passed_over(d).is_none());
+    // An installation that was cut off is finished where it began.
+    let marked = serving
+        .iter()
+        .find(|d| matches!(&d.record, RecordFound::Mark(found) if found.identity == identity));
+    if let Some(disk) = marked {
+        return Ok(disk);
+    }
+    match (serving.as_slice(), install.pick) {
+        ([], _) => Err(nothing_serves(&passed, facts, wanted)),
+        ([only], _) => Ok(only),
+        (several, Pick::Only) => Err(Refusal::Ambiguous {
+            wanted,
+            candidates: several.iter().map(|d| Candidate::new(d, "")).collect(),
+        }),
+        // `Facts` has the disks in natural order, so that ties go to the first name.
+        (several, Pick::First) => several
+            .first()
+            .copied()
+            .ok_or_else(|| nothing_serves(&passed, facts, wanted)),
+        (several, Pick::Smallest) => several
+            .iter()
+            .copied()
+            .min_by_key(|d| d.size)
+            .ok_or_else(|| nothing_serves(&passed, facts, wanted)),
+        (several, Pick::Largest) => several
+            .iter()
+            .rev()
+            .copied()
+            .max_by_key(|d| d.size)
+            .ok_or_else(|| nothing_serves(&passed, facts, wanted)),
+    }
+}
+
+fn nothing_serves(passed: &[&Disk], facts: &Facts, wanted: String) -> Refusal {
+    // One disk was meant and cannot be had: its own reason says more than a table.
+    if let [only] = passed {
+        if only.read_only {
+            return Refusal::ReadOnly {
+                disk: only.name.clone(),
+            };
+        }
+        if !only.holders.is_empty() {
+            return Refusal::Busy {
+                disk: only.name.clone(),
+                holders: only.holders.clone(),
+            };
+        }
+    }
+    let candidates = facts
+        .disks
+        .iter()
+        .filter(|d| d.size.0 > 0)
+        .map(|d| {
+            let matched = passed.iter().any(|p| p.name == d.name);
+            let why = if matched {
+                passed_over(d).unwrap_or_default()
+            } else {
+                "does not match".to_owned()
+            };
+            Candidate::new(d, why)
+        })
+        .collect();
+    Refusal::NoDisk { wanted, candidates }
+}
+
+/// A disk that was named by its path: anything that is a whole disk serves, if the other keys match too.
+fn named<'a>(path: &str, select: &Select, facts: &'a Facts) -> Result<&'a Disk, Refusal> {
+    let found = facts
+        .named
+        .as_ref()
+        .filter(|n| n.path.to_string_lossy() == path)
+        .map(|n| &n.what);
+    // The node may be known to sysfs under another name: its device number decides.
+    let is_it = |disk: &&Disk| match found {
+        Some(NamedKind::WholeDisk { dev }) => disk.dev == *dev,
+        _ => {
+            disk.path.to_string_lossy() == path
+                || disk.links.iter().any(|l| l.to_string_lossy() == path)
+        }
+    };
+    if let Some(disk) = facts.disks.iter().find(is_it) {
+        let rest = Select {
+            path: None,
+            ..select.clone()
+        };
+        return if matches(&rest, disk) {
+            Ok(disk)
+        } else {
+            Err(Refusal::NoDisk {
+                wanted: describe(select),
+                candidates: vec![Candidate::new(disk, "the path matches, the rest does not")],
+            })
+        };
+    }
+    let (what, next) = match found {
+        Some(NamedKind::WholeDisk { .. }) => (
+            "is a disk that /sys/block does not list".to_owned(),
+            "name a disk of `ironroot disks`".to_owned(),
+        ),
+        Some(NamedKind::Partition { disk, number }) => (
+            format!("is partition {number} of {disk}, not a whole disk"),
+            format!("name the whole disk: /dev/{disk}"),
+        ),
+        Some(NamedKind::RegularFile { .. }) => (
+            "is a regular file".to_owned(),
+            "a file is written only with --allow-file".to_owned(),
+        ),
+        Some(NamedKind::Other { what }) => (
+            format!("is {what}, not a disk"),
+            "name a disk of `ironroot disks`".to_owned(),
+        ),
+        Some(NamedKind::Missing) | None => (
+            MISSING.to_owned(),
+            "compare it with `ironroot disks`; nothing was created".to_owned(),
+        ),
+    };
+    Err(Refusal::NotADisk {
+        path: path.to_owned(),
+        what,
+        next,
+    })
+}
+
+/// What keeps a chosen disk from being written, whatever `overwrite` says.
+pub fn obstacle(disk: &Disk) -> Option<Refusal> {
+    if !disk.holders.is_empty() {
+        let holders: Vec<Holder> = disk.holders.clone();
+        return Some(Refusal::Busy {
+            disk: disk.name.clone(),
+            holders,
+        });
+    }
+    disk.read_only.then(|| Refusal::ReadOnly {
+        disk: disk.name.clone(),
+    })
+}

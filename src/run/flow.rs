@@ -1,0 +1,364 @@
+//! The one flow behind every entrance: config, facts, plan, run, report, handoff.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::config::cmdline::Cmdline;
+use crate::config::request::Request;
+use crate::config::source::{self, Loaded};
+use crate::config::wire;
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::host::{self, Facts};
+use crate::plan::{self, Handoff, Plan, Refusal, target};
+use crate::report::{Event, Reporter, webhook};
+use crate::run::{self, Machine};
+use crate::stream::{Budget, FetchOptions, Fetcher, Location};
+use crate::sys::clock::Deadline;
+use crate::units::{Digest, parse_duration};
+
+/// Where plan, events and verdict of this run are.
+pub const STATE: &str = "/run/ironroot";
+
+/// A disk that appears late is looked for this often.
+const PROBE_EVERY: Duration = Duration::from_millis(500);
+
+/// Files of CA certificates that an initrd may carry.
+const CA_FILES: [&str; 2] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+];
+
+/// How the flow is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// As the child of our own PID 1.
+    Init,
+    /// On a running Linux.
+    Install,
+    /// Only to say what would be done.
+    Plan,
+}
+
+/// Changes a config before it is interpreted: the flags of a command.
+pub type Amend<'a> = &'a dyn Fn(Option<wire::BootConfig>) -> Result<wire::BootConfig>;
+
+/// Brings the network up, where this program has to.
+pub type Network<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+/// What an entrance asks for.
+pub struct Entrance<'a> {
+    /// How the flow is entered.
+    pub role: Role,
+    /// The kernel command line; empty on a running Linux, whose own words are not for us.
+    pub cmdline: &'a Cmdline,
+    /// `--config`.
+    pub config: Option<&'a str>,
+    /// The flags that stand for a config, or amend it.
+    pub amend: Option<Amend<'a>>,
+    /// A regular file may be the target.
+    pub allow_file: bool,
+    /// `--retry-for`.
+    pub retry_for: Option<Duration>,
+    /// `--wait`.
+    pub wait: Option<Duration>,
+    /// Brings the network up.
+    pub network: Option<Network<'a>>,
+    /// Where /sys, /proc and /dev are.
+    pub root: &'a Path,
+    /// Ends the run after so many steps.
+    pub stop_after: Option<usize>,
+}
+
+impl std::fmt::Debug for Entrance<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entrance")
+            .field("role", &self.role)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a run is for: everything that is known once the config has been read.
+struct Mission {
+    request: Request,
+    fetcher: Fetcher,
+    retry_for: Duration,
+    wait: Duration,
+}
+
+/// Makes the plan and shows it; nothing is changed.
+pub fn plan_only(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Plan> {
+    let mission = prepare(entrance, reporter)?;
+    decide(entrance, &mission, reporter).map(|(plan, _)| plan)
+}
+
+/// The whole flow. The result says what shall happen to the machine.
+pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Handoff> {
+    let mission = prepare(entrance, reporter)?;
+    let facts_for_report = host::machine::probe(
+        entrance.root,
+        host::machine::bootif(entrance.root).as_deref(),
+    );
+    let outcome = decide_and_run(entrance, &mission, reporter);
+    let word = outcome.as_ref().map(word_of);
+    let told = webhook::send(
+        &mission.fetcher,
+        &mission.request.report,
+        &facts_for_report,
+        mission.request.name.as_deref(),
+        word,
+    );
+    if let Err(failure) = told {
+        reporter.warn(format!(
+            "the report was not delivered: {}",
+            crate::error::chain(&failure)
+        ));
+    }
+    outcome
+}
+
+/// The handoff as events, reports and files spell it.
+pub fn word_of(handoff: &Handoff) -> &'static str {
+    match handoff {
+        Handoff::Reboot => "reboot",
+        Handoff::PowerOff => "powerOff",
+        Handoff::Park { .. } => "park",
+    }
+}
+
+fn decide_and_run(
+    entrance: &mut Entrance<'_>,
+    mission: &Mission,
+    reporter: &Reporter,
+) -> Result<Handoff> {
+    let (plan, facts) = decide(entrance, mission, reporter)?;
+    if entrance.cmdline.get("ironroot.mode") == Some("plan") {
+        return Ok(Handoff::Park {
+            reason: "ironroot.mode=plan: nothing was touched".to_owned(),
+        });
+    }
+    save(entrance.role, "plan.json", &plan, reporter);
+    let machine = Machine {
+        fetcher: &mission.fetcher,
+        image: mission.request.install.as_ref().map(|i| &i.image),
+        retry_for: mission.retry_for,
+        root: entrance.root,
+        arch: &facts.machine.arch,
+        reporter,
+        stop_after: entrance.stop_after,
+    };
+    run::run(&plan, &machine)
+}
+
+/// Config to mission.
+fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> {
+    let in_initrd =
+        entrance.role == Role::Init || entrance.root.join("etc/initrd-release").exists();
+    let mut retry_for = entrance
+        .retry_for
+        .or(word_duration(entrance.cmdline, "ironroot.timeout")?);
+    let default_retry = Duration::from_secs(if in_initrd { 30 * 60 } else { 60 });
+    let mut network_is_up = false;
+    let mut bring_up = |entrance: &mut Entrance<'_>| match entrance.network.as_mut() {
+        Some(network) if !network_is_up => {
+            network_is_up = true;
+            network()
+        }
+        _ => Ok(()),
+    };
+
+    let mut ca = certificates(entrance)?;
+    let bare = Fetcher::new(options(&ca), reporter.clone())?;
+    let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
+        (None, "the command line".to_owned(), Vec::new())
+    } else {
+        let machine = host::machine::probe(
+            entrance.root,
+            host::machine::bootif(entrance.root).as_deref(),
+        );
+        let source = source::locate(entrance.config, entrance.cmdline, entrance.root, &machine)?;
+        if source.needs_network() {
+            bring_up(entrance)?;
+        }
+        let expected = expected_digest(entrance.cmdline)?;
+        let mut budget = Budget::new(retry_for.unwrap_or(default_retry));
+        let Loaded {
+            config,
+            origin,
+            digest,
+            text,
+        } = source::load(&source, &bare, &mut budget, expected.as_ref())?;
+        reporter.emit(Event::Config {
+            origin: origin.clone(),
+            digest: digest.to_string(),
+            name: config.metadata.name.clone(),
+        });
+        (Some(config), origin, text)
+    };
+    let config = match entrance.amend {
+        Some(amend) => amend(config)?,
+        None => config.ok_or_else(|| Failure::new(Class::Bug, "there is no boot config"))?,
+    };
+    let request = source::interpret(&config, &origin, &text)?;
+    tell_pid_1(entrance.role, request.on_failure);
+
+    ca.extend(request.ca.iter().map(|pem| pem.clone().into_bytes()));
+    let fetcher = Fetcher::new(options(&ca), reporter.clone())?;
+    let remote = |l: &Location| matches!(l, Location::Http(_));
+    let image_is_remote = request
+        .install
+        .iter()
+        .any(|i| i.image.locations.iter().any(remote));
+    if image_is_remote || request.report.url.is_some() {
+        bring_up(entrance)?;
+    }
+    retry_for = retry_for.or(request.retry_for);
+    let default_wait = Duration::from_secs(if in_initrd { 30 } else { 0 });
+    Ok(Mission {
+        retry_for: retry_for.unwrap_or(default_retry),
+        wait: entrance.wait.or(request.wait).unwrap_or(default_wait),
+        request,
+        fetcher,
+    })
+}
+
+fn options(ca: &[Vec<u8>]) -> FetchOptions {
+    FetchOptions {
+        ca_pem: ca.to_vec(),
+        ..FetchOptions::default()
+    }
+}
+
+/// One trust store for every fetch: the compiled-in roots, the initrd's, `ironroot.ca=`, the config's.
+fn certificates(entrance: &Entrance<'_>) -> Result<Vec<Vec<u8>>> {
+    let mut all = Vec::new();
+    // On a running Linux the system's own store counts as well.
+    for file in CA_FILES {
+        let path = entrance.root.join(file.trim_start_matches('/'));
+        if let Ok(pem) = std::fs::read(path) {
+            all.push(pem);
+            break;
+        }
+    }
+    for path in entrance.cmdline.all("ironroot.ca") {
+        let place = entrance.root.join(path.trim_start_matches('/'));
+        all.push(
+            std::fs::read(&place)
+                .context(Class::Config, || format!("reading ironroot.ca={path}"))?,
+        );
+    }
+    Ok(all)
+}
+
+fn expected_digest(cmdline: &Cmdline) -> Result<Option<Digest>> {
+    let word = "ironroot.config.digest";
+    cmdline
+        .get(word)
+        .map(|t| {
+            t.parse()
+                .context(Class::Config, || format!("kernel argument {word}="))
+        })
+        .transpose()
+}
+
+fn word_duration(cmdline: &Cmdline, word: &str) -> Result<Option<Duration>> {
+    cmdline
+        .get(word)
+        .map(|t| parse_duration(t).context(Class::Config, || format!("kernel argument {word}=")))
+        .transpose()
+}
+
+/// Facts to plan. Disks that are missing are waited for.
+fn decide(
+    entrance: &Entrance<'_>,
+    mission: &Mission,
+    reporter: &Reporter,
+) -> Result<(Plan, Facts)> {
+    let deadline = Deadline::after(mission.wait);
+    let mut told = false;
+    loop {
+        let facts = look(entrance, &mission.request)?;
+        match plan::plan(&mission.request, &facts) {
+            Ok(plan) => {
+                reporter.info(plan.summary.clone());
+                for note in &plan.notes {
+                    reporter.warn(note.clone());
+                }
+                reporter.emit(Event::Plan {
+                    steps: plan.lines(),
+                });
+                return Ok((plan, facts));
+            }
+            Err(refusal) if refusal.may_heal() && !deadline.passed() => {
+                if !told {
+                    told = true;
+                    reporter.emit(Event::Waiting {
+                        reason: waiting_for(&refusal),
+                        deadline_seconds: mission.wait.as_secs(),
+                    });
+                }
+                std::thread::sleep(PROBE_EVERY.min(deadline.remaining()));
+            }
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+}
+
+fn waiting_for(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::NoDisk { wanted, .. } => format!("a disk that matches {wanted}"),
+        Refusal::NotADisk { path, .. } => format!("disk {path}"),
+        other => other.to_string(),
+    }
+}
+
+fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
+    let mut facts = host::probe(entrance.root)?;
+    if let Some(path) = request
+        .install
+        .as_ref()
+        .and_then(|i| target::named_path(&i.select))
+    {
+        let named = host::named::look(entrance.root, Path::new(path), &facts.disks);
+        if entrance.allow_file {
+            facts
+                .disks
+                .extend(host::named::file_as_disk(entrance.root, &named));
+        }
+        facts.named = Some(named);
+    }
+    Ok(facts)
+}
+
+/// PID 1 acts on `onFailure`; it reads the config's wish from a file, because the run may not live to say it.
+fn tell_pid_1(role: Role, then: wire::OnFailureThen) {
+    if role != Role::Init {
+        return;
+    }
+    let word = match then {
+        wire::OnFailureThen::Park => "park",
+        wire::OnFailureThen::PowerOff => "powerOff",
+        wire::OnFailureThen::Reboot => "reboot",
+    };
+    // Parking, the default, needs no file.
+    let _ = std::fs::write(crate::init::verdict::ON_FAILURE, format!("\"{word}\""));
+}
+
+/// Tells PID 1 how the run ended.
+pub fn hand_over(handoff: &Handoff) -> Result<()> {
+    let path = crate::init::verdict::HANDOFF;
+    let text = serde_json::json!({ "handoff": word_of(handoff) }).to_string();
+    std::fs::write(path, text).context(Class::Handover, || format!("writing {path}"))
+}
+
+fn save(role: Role, name: &str, what: &impl serde::Serialize, reporter: &Reporter) {
+    let path = PathBuf::from(STATE).join(name);
+    let written = std::fs::create_dir_all(STATE).and_then(|()| {
+        let mut text = serde_json::to_vec_pretty(what)?;
+        text.push(b'\n');
+        std::fs::write(&path, text)
+    });
+    if let (Err(e), Role::Init) = (written, role) {
+        reporter.warn(format!("{} was not written: {e}", path.display()));
+    }
+}

@@ -1,0 +1,110 @@
+//! The image's head, held back until there is proof: the only code that writes LBA 0.
+
+use super::target_disk::TargetDisk;
+use crate::error::{Class, Failure, Result};
+use crate::host::RecordIdentity;
+use crate::image::record::{self, Record, State};
+use crate::plan::layout::Layout;
+use crate::plan::step::Span;
+use crate::stream::Verified;
+use crate::units::Bytes;
+
+/// The head of an image, fitted to its disk and not written yet.
+#[derive(Debug)]
+pub struct HeadHold {
+    layout: Layout,
+}
+
+/// A disk that boots: all of the image is on the medium, LBA 0 last.
+#[derive(Debug)]
+pub struct Finalized {
+    /// The table that was written.
+    pub layout: Layout,
+}
+
+impl HeadHold {
+    /// Holds `layout`'s head.
+    pub fn new(layout: Layout) -> HeadHold {
+        HeadHold { layout }
+    }
+
+    /// The head as it will be written.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Makes the disk bootable. A [`Verified`] is the price: without a good verdict there is none.
+    ///
+    /// Order: body on the medium; backup table, flush; primary table with the record, flush; LBA 0, flush.
+    /// A cut at any point leaves a disk without LBA 0, which does not boot, or a complete one.
+    pub fn release(
+        self,
+        proof: Verified,
+        disk: &TargetDisk,
+        record: Option<&RecordIdentity>,
+    ) -> Result<Finalized> {
+        // The proof is consumed: one verdict makes one disk bootable.
+        drop(proof);
+        disk.flush()?;
+        let HeadHold { layout } = self;
+        if let Some((at, bytes)) = &layout.tail {
+            if let Some(stale) = layout.stale_backup {
+                disk.zero(stale)?;
+            }
+            disk.write(*at, bytes)?;
+            disk.flush()?;
+        }
+        let mut head = layout.head.clone();
+        let short = || Failure::new(Class::Bug, "the image's head is not 1 MiB long");
+        let area = usize::try_from(record::OFFSET)
+            .ok()
+            .and_then(|at| head.get_mut(at..))
+            .ok_or_else(short)?;
+        match record {
+            Some(identity) => {
+                let bytes = record::encode(&Record {
+                    state: State::Record,
+                    identity: identity.clone(),
+                    disk: disk.target().identity.clone().with_table(&layout.table),
+                })?;
+                if area.len() != bytes.len() {
+                    return Err(short());
+                }
+                area.copy_from_slice(&bytes);
+            }
+            // Without a record the image's own bytes stand there, and the mark goes.
+            None => {}
+        }
+        let sector = usize::try_from(disk.target().sector.get()).map_err(|_| short())?;
+        let (lba0, rest) = head.split_at_checked(sector).ok_or_else(short)?;
+        disk.write(Bytes(disk.target().sector.get()), rest)?;
+        disk.flush()?;
+        disk.write(Bytes::ZERO, lba0)?;
+        disk.flush()?;
+        Ok(Finalized { layout })
+    }
+}
+
+/// Writes and flushes the mark: the first bytes of an installation that change on the disk.
+pub fn write_mark(disk: &TargetDisk, identity: &RecordIdentity) -> Result<()> {
+    let bytes = record::encode(&Record {
+        state: State::Mark,
+        identity: identity.clone(),
+        disk: disk.target().identity.clone(),
+    })?;
+    disk.write(Bytes(record::OFFSET), &bytes)?;
+    disk.flush()
+}
+
+/// Zeroes the old content: the first span holds LBA 0 and is on the medium before the rest begins.
+pub fn clear(disk: &TargetDisk, spans: &[Span]) -> Result<()> {
+    let mut spans = spans.iter();
+    if let Some(first) = spans.next() {
+        disk.zero(*first)?;
+        disk.flush()?;
+    }
+    for span in spans {
+        disk.zero(*span)?;
+    }
+    disk.flush()
+}

@@ -1,0 +1,225 @@
+//! The steps of an installation, as a chain of states: each step takes what the one before it made, so that
+//! none can run twice or out of order.
+
+use std::time::{Duration, Instant};
+
+use super::head::{self, Finalized, HeadHold};
+use super::target_disk::TargetDisk;
+use crate::config::request::Image;
+use crate::config::wire::RecordPolicy;
+use crate::error::{Class, Failure, Result};
+use crate::host::RecordIdentity;
+use crate::plan::layout;
+use crate::plan::step::{Span, Target};
+use crate::report::{Event, Reporter};
+use crate::stream::{Block, Budget, Fetcher, ImageRequest, ImageStream, Verified};
+use crate::units::{Bytes, MIB};
+
+/// Progress events, at most five a second.
+const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// How far an installation is.
+#[derive(Debug)]
+pub enum Stage {
+    /// Nothing is open.
+    Idle,
+    /// The disk is locked.
+    Locked(TargetDisk),
+    /// The image's head is here and fits; from here on bytes may change.
+    Opened(Box<Opened>),
+    /// The body is on the disk and every proof was good.
+    Written(Box<Written>),
+    /// The disk boots.
+    Complete(TargetDisk, Box<Finalized>),
+}
+
+/// A locked disk, and an image whose first block is here.
+#[derive(Debug)]
+pub struct Opened {
+    disk: TargetDisk,
+    stream: ImageStream,
+    first: Block,
+    head: HeadHold,
+}
+
+/// A disk with the image's body, the head held back.
+#[derive(Debug)]
+pub struct Written {
+    disk: TargetDisk,
+    head: HeadHold,
+    proof: Verified,
+}
+
+impl Stage {
+    fn name(&self) -> &'static str {
+        match self {
+            Stage::Idle => "idle",
+            Stage::Locked(_) => "locked",
+            Stage::Opened(_) => "opened",
+            Stage::Written(_) => "written",
+            Stage::Complete(..) => "complete",
+        }
+    }
+
+    fn out_of_order(&self, step: &str) -> Failure {
+        Failure::new(
+            Class::Bug,
+            format!("step {step} cannot follow the state {:?}", self.name()),
+        )
+        .hint("report this as a bug of ironroot")
+    }
+
+    /// Locks the target.
+    pub fn lock(self, target: &Target) -> Result<Stage> {
+        match self {
+            Stage::Idle => Ok(Stage::Locked(TargetDisk::open(target)?)),
+            other => Err(other.out_of_order("lockDisk")),
+        }
+    }
+
+    /// Opens the image and fits its head to the disk.
+    pub fn open(
+        self,
+        image: &Image,
+        record: RecordPolicy,
+        fetcher: &Fetcher,
+        budget: Budget,
+        reporter: &Reporter,
+    ) -> Result<Stage> {
+        let disk = match self {
+            Stage::Locked(disk) => disk,
+            other => return Err(other.out_of_order("openImage")),
+        };
+        let mut stream = ImageStream::open(
+            fetcher,
+            ImageRequest {
+                locations: image.locations.clone(),
+                headers: image.headers.clone(),
+                digest: image.digest.clone(),
+                content_digest: image.content_digest.clone(),
+                insecure: image.insecure,
+            },
+            budget,
+        )?;
+        let shown = || {
+            image
+                .locations
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default()
+        };
+        let Some(first) = stream.next_block()? else {
+            return Err(Failure::new(
+                Class::Integrity,
+                format!("image {} is empty", shown()),
+            ));
+        };
+        let length = stream.content_length();
+        reporter.info(format!(
+            "image {}: {}{}",
+            shown(),
+            stream.format().name(),
+            length
+                .map(|l| format!(", {} of content", Bytes(l)))
+                .unwrap_or_default()
+        ));
+        let head_len = usize::try_from(MIB).unwrap_or(usize::MAX);
+        let head = first.get(..head_len).unwrap_or(&first);
+        let layout = layout::adopt(head, length.map(Bytes), disk.target(), record)?;
+        Ok(Stage::Opened(Box::new(Opened {
+            disk,
+            stream,
+            first,
+            head: HeadHold::new(layout),
+        })))
+    }
+
+    /// Writes the mark.
+    pub fn mark(self, identity: &RecordIdentity) -> Result<Stage> {
+        match self {
+            Stage::Opened(opened) => {
+                head::write_mark(&opened.disk, identity)?;
+                Ok(Stage::Opened(opened))
+            }
+            other => Err(other.out_of_order("writeMark")),
+        }
+    }
+
+    /// Zeroes the old content.
+    pub fn clear(self, spans: &[Span]) -> Result<Stage> {
+        match self {
+            Stage::Opened(opened) => {
+                head::clear(&opened.disk, spans)?;
+                Ok(Stage::Opened(opened))
+            }
+            other => Err(other.out_of_order("clearDisk")),
+        }
+    }
+
+    /// Streams the body.
+    pub fn write(self, reporter: &Reporter) -> Result<Stage> {
+        let Opened {
+            mut disk,
+            mut stream,
+            first,
+            head,
+        } = match self {
+            Stage::Opened(opened) => *opened,
+            other => return Err(other.out_of_order("writeBody")),
+        };
+        let total = stream.content_length();
+        let mut at = 0u64;
+        let mut told: Option<Instant> = None;
+        let mut next = Some(first);
+        while let Some(block) = next.take() {
+            let held = usize::try_from(MIB.saturating_sub(at))
+                .unwrap_or(0)
+                .min(block.len());
+            let (_, body) = block.split_at(held);
+            let start = at.saturating_add(held as u64);
+            if !body.is_empty() {
+                disk.write_bulk(Bytes(start), body)?;
+            }
+            at = at.saturating_add(block.len() as u64);
+            drop(block);
+            if told.is_none_or(|t| t.elapsed() >= PROGRESS_EVERY) {
+                told = Some(Instant::now());
+                progress(reporter, &stream, at, total);
+            }
+            next = stream.next_block()?;
+        }
+        progress(reporter, &stream, at, total);
+        let proof = stream.finish()?;
+        reporter.info(format!(
+            "verdict: {} of content, {}",
+            proof.content_length(),
+            match (proof.is_proven(), proof.download_digest()) {
+                (true, Some(digest)) => format!("proven, download {digest}"),
+                (true, None) => "proven".to_owned(),
+                (false, _) => "complete, no digest was declared".to_owned(),
+            }
+        ));
+        Ok(Stage::Written(Box::new(Written { disk, head, proof })))
+    }
+
+    /// Makes the disk bootable.
+    pub fn commit(self, record: Option<&RecordIdentity>) -> Result<Stage> {
+        let Written { disk, head, proof } = match self {
+            Stage::Written(written) => *written,
+            other => return Err(other.out_of_order("commitHead")),
+        };
+        let finalized = head.release(proof, &disk, record)?;
+        Ok(Stage::Complete(disk, Box::new(finalized)))
+    }
+}
+
+fn progress(reporter: &Reporter, stream: &ImageStream, written: u64, total: Option<u64>) {
+    let counters = stream.counters();
+    reporter.emit(Event::Progress {
+        step: "writeBody",
+        written,
+        total,
+        received: counters.received,
+        expected: counters.expected,
+    });
+}

@@ -1,0 +1,210 @@
+//! The one device that is written: opened, checked against the plan, locked.
+
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+use nix::fcntl::Flock;
+
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::plan::step::{Span, Target};
+use crate::stream::ALIGNMENT;
+use crate::sys::block;
+use crate::units::Bytes;
+
+/// udevd holds the lock for moments while it probes a disk that just appeared.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Zeros are written in pieces of this size.
+const ZEROS: usize = 1 << 20;
+
+/// How much may be dirty in the page cache where direct writing is not possible: more would starve a small
+/// machine that runs from memory.
+const DIRTY_LIMIT: u64 = 64 << 20;
+
+/// A disk that is ours alone until this is dropped: `O_EXCL` keeps the kernel's other users away, the lock
+/// keeps udevd and whoever respects it away.
+#[derive(Debug)]
+pub struct TargetDisk {
+    file: Flock<File>,
+    direct: Option<File>,
+    dirty: u64,
+    target: Target,
+}
+
+impl TargetDisk {
+    /// Opens and locks what the plan chose; refuses if it is not that device any more.
+    pub fn open(target: &Target) -> Result<TargetDisk> {
+        let shown = target.path.display();
+        let refuse = |what: String| Failure::new(Class::Refused, format!("target {shown} {what}"));
+        let file = block::open_for_writing(&target.path, target.dev.is_some()).map_err(|e| {
+            let what = match e.kind() {
+                io::ErrorKind::NotFound => "does not exist",
+                io::ErrorKind::ResourceBusy => {
+                    "is in use: the kernel refuses to open it exclusively"
+                }
+                io::ErrorKind::ReadOnlyFilesystem => "is read-only",
+                io::ErrorKind::PermissionDenied => "may not be written by this user",
+                _ => "cannot be opened for writing",
+            };
+            refuse(what.to_owned())
+                .caused_by(e)
+                .hint("see `ironroot disks` for what holds it")
+        })?;
+        let changed = |what: &str, planned: String, found: String| {
+            refuse(format!(
+                "is not the disk that was chosen: its {what} is {found}, planned was {planned}"
+            ))
+            .hint("run again: disks changed their names meanwhile")
+        };
+        let asked = |e: io::Error| refuse("does not answer".to_owned()).caused_by(e);
+        if block::is_block_device(&file).map_err(asked)? != target.dev.is_some() {
+            return Err(refuse(
+                "changed between a block device and a file".to_owned(),
+            ));
+        }
+        if let Some(planned) = target.dev {
+            let found = block::device_number(&file).map_err(asked)?;
+            if found != planned {
+                return Err(changed(
+                    "device number",
+                    planned.to_string(),
+                    found.to_string(),
+                ));
+            }
+        }
+        let size = block::size(&file).map_err(asked)?;
+        if size != target.size {
+            return Err(changed("size", target.size.to_string(), size.to_string()));
+        }
+        let sector = block::sector_size(&file).map_err(asked)?;
+        if sector != target.sector {
+            return Err(changed(
+                "sector size",
+                target.sector.to_string(),
+                sector.to_string(),
+            ));
+        }
+        if block::is_read_only(&file).map_err(asked)? {
+            return Err(refuse("is read-only".to_owned()).hint("check the disk's write protection"));
+        }
+        let file = block::lock(file, LOCK_PATIENCE).map_err(|(_, e)| {
+            refuse("is locked by another program".to_owned())
+                .caused_by(e)
+                .hint("wait for the other installer or partitioning tool to end")
+        })?;
+        // A file system without direct writes (tmpfs) is written through the page cache.
+        let direct = block::reopen_direct(&file).ok();
+        Ok(TargetDisk {
+            file,
+            direct,
+            dirty: 0,
+            target: target.clone(),
+        })
+    }
+
+    /// The disk that the plan chose.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The descriptor, for ioctls.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn failed(&self, doing: &str, at: Bytes, error: io::Error) -> Failure {
+        Failure::new(
+            Class::Media,
+            format!("{doing} {} at byte {}", self.target.path.display(), at.0),
+        )
+        .caused_by(error)
+        .hint("the disk does not boot; check its cabling and health, then install again")
+    }
+
+    fn within(&self, at: Bytes, length: usize) -> Result<()> {
+        let end = u64::try_from(length).ok().and_then(|l| at.0.checked_add(l));
+        if end.is_some_and(|end| end <= self.target.size.0) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Class::Media,
+            format!(
+                "the image is larger than the disk: {length} bytes at byte {} do not fit on {} of {}",
+                at.0,
+                self.target.path.display(),
+                self.target.size
+            ),
+        )
+        .hint("use a larger disk or a smaller image; the disk does not boot now"))
+    }
+
+    /// Writes through the page cache; the caller flushes.
+    pub fn write(&self, at: Bytes, data: &[u8]) -> Result<()> {
+        self.within(at, data.len())?;
+        block::write_at(&self.file, data, at).map_err(|e| self.failed("writing", at, e))
+    }
+
+    /// Writes a piece of the image, past the page cache where the kernel can. `data` and `at` should be
+    /// aligned to [`ALIGNMENT`]; a last piece that is not whole sectors is filled up with zeros.
+    pub fn write_bulk(&mut self, at: Bytes, data: &[u8]) -> Result<()> {
+        let sector = self.target.sector.get();
+        let step = usize::try_from(sector).context(Class::Bug, || "sector size")?;
+        let whole = data.len() / step * step;
+        let (aligned, rest) = data.split_at(whole);
+        self.within(at, data.len())?;
+        if !aligned.is_empty() {
+            self.write_aligned(at, aligned)?;
+        }
+        if !rest.is_empty() {
+            let mut last = vec![0u8; step];
+            for (to, from) in last.iter_mut().zip(rest) {
+                *to = *from;
+            }
+            let offset = Bytes(at.0.saturating_add(u64::try_from(whole).unwrap_or(u64::MAX)));
+            self.write(offset, &last)?;
+        }
+        Ok(())
+    }
+
+    fn write_aligned(&mut self, at: Bytes, data: &[u8]) -> Result<()> {
+        let fits = data.as_ptr().align_offset(ALIGNMENT) == 0;
+        if let Some(direct) = self.direct.as_ref().filter(|_| fits) {
+            match block::write_at(direct, data, at) {
+                Ok(()) => return Ok(()),
+                // The device does not take direct writes after all; the same bytes go through the cache.
+                Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => self.direct = None,
+                Err(e) => return Err(self.failed("writing", at, e)),
+            }
+        }
+        self.write(at, data)?;
+        self.dirty = self
+            .dirty
+            .saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
+        if self.dirty >= DIRTY_LIMIT {
+            self.dirty = 0;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes a range and leaves it to the caller to flush.
+    pub fn zero(&self, span: Span) -> Result<()> {
+        let zeros = vec![0u8; ZEROS];
+        let mut at = span.start.0;
+        let mut left = span.length.0;
+        while left > 0 {
+            let piece = left.min(ZEROS as u64);
+            let length = usize::try_from(piece).unwrap_or(ZEROS);
+            self.write(Bytes(at), zeros.get(..length).unwrap_or(&zeros))?;
+            at = at.saturating_add(piece);
+            left = left.saturating_sub(piece);
+        }
+        Ok(())
+    }
+
+    /// Waits until everything written is on the medium.
+    pub fn flush(&self) -> Result<()> {
+        block::flush(&self.file).map_err(|e| self.failed("flushing", Bytes::ZERO, e))
+    }
+}
