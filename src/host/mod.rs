@@ -1,17 +1,38 @@
 //! What is there: disks, their tables, contents and holders; firmware, machine identity, memory.
 //! Reads only. Every probing function takes `root: &Path`, so that a fixture directory is a machine.
 
+pub mod contents;
 pub mod disks;
+#[cfg(test)]
+mod fixture;
 pub mod holders;
+pub mod listing;
 pub mod machine;
+mod order;
 pub mod signatures;
+mod sysfs;
 pub mod tables;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::units::{Bytes, SectorSize};
+
+/// Probes the machine below `root`: `/`, or a fixture. Reads only.
+///
+/// Takes as long as the slowest disk, a minute at most. While one waits for a disk to appear,
+/// [`disks::list`] is enough and opens nothing.
+pub fn probe(root: &Path) -> Result<Facts> {
+    let mut disks = disks::list(root)?;
+    holders::attach(root, &mut disks);
+    contents::read_all(root, &mut disks);
+    Ok(Facts {
+        disks,
+        machine: machine::probe(root, machine::bootif(root).as_deref()),
+    })
+}
 
 /// Everything the planner may know. Deserializable, so that a test case is a JSON file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -170,6 +191,8 @@ pub struct Disk {
     pub holders: Vec<Holder>,
     /// Signatures found on the disk itself and in its partitions; empty means blank.
     pub contents: Vec<Content>,
+    /// The partition table as it stands on the disk, whatever the kernel knows of it.
+    pub table: tables::Table,
     /// What the record area says (see [`crate::image::record`]).
     pub record: RecordFound,
     /// The disk could not be read; its contents are unknown, and so it is not blank.

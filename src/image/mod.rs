@@ -1,1 +1,2 @@
 //! What is inside an image: its head, its table, and the record that we leave beside it.
+pub mod record;

@@ -1,1 +1,30 @@
-//! (room)
+//! How do bytes get from a URL to here, decoded and proven?
+//!
+//! [`Fetcher`] gets small files; [`ImageStream`] gets an image: it fetches ([`download`], which retries,
+//! resumes and changes to mirrors below everything else), hashes, decodes ([`codec`]) and hands out
+//! page-aligned [`Block`]s, each stage on its own thread ([`pipeline`]), within 64 MiB and the decoder's
+//! window. Only a stream that was right from its first to its last byte ends in a [`Verified`].
+
+mod budget;
+mod buffer;
+mod cancel;
+mod codec;
+mod digest;
+mod download;
+mod fetch;
+mod file;
+mod http;
+mod image;
+mod location;
+mod pipeline;
+mod resume;
+mod retry_after;
+mod verified;
+
+pub use budget::{Backoff, Budget};
+pub use buffer::{ALIGNMENT, BLOCK, Block, MAX_HELD};
+pub use codec::{Codec, WINDOW_CAP};
+pub use fetch::{FetchOptions, Fetcher};
+pub use image::{Counters, ImageRequest, ImageStream};
+pub use location::{HttpUrl, Location};
+pub use verified::Verified;

@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# The lab's web server: nginx with its own files, in the caller's network namespace. Needs log.sh, packages.sh.
+
+# start_web STATE_DIRECTORY PORT: serves STATE_DIRECTORY/www on 127.0.0.1 until this shell ends.
+# What is POSTed to /report is kept in STATE_DIRECTORY/reports.jsonl, a body a line.
+start_web() {
+    local state=$1 port=$2 tries=0
+    need_packages nginx-light
+    mkdir -p "$state/www" "$state/tmp"
+    : >"$state/reports.jsonl"
+    sed -e "s|@STATE@|$state|g" -e "s|@PORT@|$port|g" "$ROOT/scripts/lib/webserver.nginx" >"$state/nginx.conf"
+    /usr/sbin/nginx -p "$state" -e "$state/nginx-error.log" -c "$state/nginx.conf" &
+    WEB_PID=$!
+    trap 'kill "$WEB_PID" 2>/dev/null || true' EXIT
+    until (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
+        tries=$((tries + 1))
+        { [ $tries -lt 50 ] && kill -0 "$WEB_PID" 2>/dev/null; } ||
+            die "nginx does not answer on port $port" "see $state/nginx-error.log"
+        sleep 0.1
+    done
+}

@@ -1,0 +1,149 @@
+//! File systems and swap whose signature is more than one magic at one place.
+
+use std::io;
+
+use super::Found;
+use super::label::{text, utf16};
+use super::media::{Fields, Media};
+
+/// ext2, ext3, ext4 and external journals (kernel: Documentation/filesystems/ext4/super.rst). The three
+/// differ by feature bits only; the rule is libblkid's.
+pub(super) fn ext(media: &Media<'_>) -> io::Result<Vec<Found>> {
+    const COMPAT_HAS_JOURNAL: u32 = 0x4;
+    const INCOMPAT_JOURNAL_DEV: u32 = 0x8;
+    // What ext3 knows: sparse_super, large_file, btree_dir; filetype, recover, meta_bg.
+    const EXT3_RO_COMPAT: u32 = 0x7;
+    const EXT3_INCOMPAT: u32 = 0x2 | 0x4 | 0x10;
+    let Some(block) = media.bytes(1024, 256)?.map(Fields) else {
+        return Ok(vec![]);
+    };
+    if block.u16(0x38) != 0xef53 {
+        return Ok(vec![]);
+    }
+    let (compat, incompat, ro_compat) = (block.u32(0x5c), block.u32(0x60), block.u32(0x64));
+    let what = if incompat & INCOMPAT_JOURNAL_DEV != 0 {
+        "jbd"
+    } else if incompat & !EXT3_INCOMPAT != 0 || ro_compat & !EXT3_RO_COMPAT != 0 {
+        "ext4"
+    } else if compat & COMPAT_HAS_JOURNAL != 0 {
+        "ext3"
+    } else {
+        "ext2"
+    };
+    Ok(vec![Found::new(what, text(block.slice(0x78, 16)))])
+}
+
+/// FAT12, FAT16, FAT32: a boot sector whose parameter block makes sense (Microsoft FAT specification,
+/// section 3.1). The name in the boot sector is the label; "NO NAME" is none.
+pub(super) fn vfat(media: &Media<'_>) -> io::Result<Vec<Found>> {
+    let Some(boot) = media.bytes(0, 512)?.map(Fields) else {
+        return Ok(vec![]);
+    };
+    let bytes_per_sector = boot.u16(11);
+    let sane = boot.slice(510, 2) == [0x55, 0xaa]
+        && bytes_per_sector.is_power_of_two()
+        && (512..=4096).contains(&bytes_per_sector)
+        && boot.u8(13).is_power_of_two()
+        && boot.u16(14) > 0
+        && (1..=2).contains(&boot.u8(16))
+        && (boot.u8(21) == 0xf0 || boot.u8(21) >= 0xf8);
+    if !sane {
+        return Ok(vec![]);
+    }
+    // FAT32 has no 16-bit FAT size, and its extended parameter block is further back.
+    let label_at = if boot.u16(22) == 0 { 71 } else { 43 };
+    let label = text(boot.slice(label_at, 11)).filter(|l| l != "NO NAME");
+    Ok(vec![Found::new("vfat", label)])
+}
+
+/// exFAT; its label is an entry of the root directory (Microsoft exFAT specification, sections 3.1, 7.3).
+pub(super) fn exfat(media: &Media<'_>) -> io::Result<Vec<Found>> {
+    let Some(boot) = media.bytes(0, 512)?.map(Fields) else {
+        return Ok(vec![]);
+    };
+    if boot.slice(3, 8) != b"EXFAT   " {
+        return Ok(vec![]);
+    }
+    let (sector_shift, cluster_shift) = (u32::from(boot.u8(108)), u32::from(boot.u8(109)));
+    let root = u64::from(boot.u32(96))
+        .checked_sub(2)
+        .and_then(|cluster| cluster.checked_shl(cluster_shift))
+        .and_then(|sectors| sectors.checked_add(u64::from(boot.u32(88))))
+        .and_then(|sector| sector.checked_mul(1u64.checked_shl(sector_shift)?));
+    let entries = match root {
+        Some(at) => media.bytes(at, 512)?.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let label = entries
+        .chunks_exact(32)
+        .find(|entry| entry.first() == Some(&0x83))
+        .and_then(|entry| utf16(entry.get(2..24)?));
+    Ok(vec![Found::new("exfat", label)])
+}
+
+/// Swap and hibernation images: the magic ends the first page, whatever the page size of the machine that
+/// wrote it (kernel: include/linux/swap.h).
+pub(super) fn swap(media: &Media<'_>) -> io::Result<Vec<Found>> {
+    const PAGES: [u64; 5] = [4096, 8192, 16384, 32768, 65536];
+    const SUSPENDED: [&[u8]; 4] = [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001"];
+    for page in PAGES {
+        let Some(magic) = media.bytes(page - 10, 10)? else {
+            continue;
+        };
+        if magic == b"SWAPSPACE2" || magic == b"SWAP-SPACE" {
+            let label = media.bytes(1024 + 28, 16)?.and_then(|b| text(&b));
+            return Ok(vec![Found::new("swap", label)]);
+        }
+        if SUSPENDED.iter().any(|s| magic.starts_with(s)) {
+            return Ok(vec![Found::new("swsuspend", None)]);
+        }
+    }
+    Ok(vec![])
+}
+
+/// LUKS 1 and 2 (LUKS2 on-disk format specification, section 2.1). A second LUKS2 header lies at one of a
+/// few offsets and brings a wiped one back.
+pub(super) fn luks(media: &Media<'_>) -> io::Result<Vec<Found>> {
+    if let Some(header) = media.bytes(0, 72)?.map(Fields)
+        && header.slice(0, 6) == b"LUKS\xba\xbe"
+    {
+        // Version is big-endian; LUKS1 has no label.
+        let label = match header.slice(6, 2) {
+            [0, 2] => text(header.slice(24, 48)),
+            _ => None,
+        };
+        return Ok(vec![Found::new("crypto_LUKS", label)]);
+    }
+    for shift in 14..=22 {
+        if media.has(1 << shift, b"SKUL\xba\xbe")? {
+            return Ok(vec![Found::new("crypto_LUKS", None)]);
+        }
+    }
+    Ok(vec![])
+}
+
+/// A physical volume of LVM2: its label is in one of the first four sectors
+/// (lvm2: lib/label/label.h, `struct label_header`).
+pub(super) fn lvm2(media: &Media<'_>) -> io::Result<Vec<Found>> {
+    let block = Fields(media.bytes(0, 2048)?.unwrap_or_default());
+    let found = (0..4).any(|sector| {
+        block.slice(sector * 512, 8) == b"LABELONE"
+            && block.slice(sector * 512 + 24, 8) == b"LVM2 001"
+    });
+    Ok(if found {
+        vec![Found::new("LVM2_member", None)]
+    } else {
+        vec![]
+    })
+}
+
+/// HFS+ and HFSX: two bytes are little, so the version is checked too (Apple TN1150).
+pub(super) fn hfsplus(media: &Media<'_>) -> io::Result<Vec<Found>> {
+    let head = media.bytes(1024, 4)?.unwrap_or_default();
+    let known = head == [b'H', b'+', 0, 4] || head == [b'H', b'X', 0, 5];
+    Ok(if known {
+        vec![Found::new("hfsplus", None)]
+    } else {
+        vec![]
+    })
+}

@@ -1,0 +1,321 @@
+//! The record that says which installation a disk holds, and the mark that says that one is under way.
+//!
+//! Both fill the last 4 KiB before byte 1 MiB: behind every table, before the first partition. Pure: bytes
+//! in, a verdict out. Writing them, and when, is the business of the disk writer.
+//!
+//! ```text
+//!     0  16  magic
+//!    16   2  format, little-endian: 1
+//!    18   1  state: 1 mark, 2 record
+//!    19   1  zero
+//!    20   4  length of the payload, little-endian
+//!    24      payload: JSON, at most 3584 bytes; then zeros
+//!  4064  32  SHA-256 of everything before
+//! ```
+//!
+//! The digest makes a torn write (some sectors new, some old) no record. The fields of format 1 are
+//! frozen; a reader passes over fields that it does not know, so a later version may add some, and
+//! raises the format when one changes its meaning.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use crate::error::{Class, Failure, Result, printable};
+use crate::host::tables::Table;
+use crate::host::{Disk, RecordFound, RecordIdentity};
+use crate::units::{MIB, SectorSize};
+
+/// Byte offset of the area on the disk.
+pub const OFFSET: u64 = MIB - SIZE as u64;
+/// Size of the area in bytes.
+pub const SIZE: usize = 4096;
+
+const MAGIC: &[u8; 16] = b"ironroot record\n";
+const FORMAT: u16 = 1;
+const PAYLOAD_AT: usize = 24;
+const PAYLOAD_LIMIT: usize = 3584;
+const DIGEST_AT: usize = SIZE - 32;
+
+/// What the area says: that an installation is under way, or that it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Written before the first destructive write.
+    Mark,
+    /// Written with the table, before LBA 0.
+    Record,
+}
+
+/// A mark or a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Which of the two.
+    pub state: State,
+    /// Which installation.
+    pub identity: RecordIdentity,
+    /// On which disk.
+    pub disk: DiskIdentity,
+}
+
+/// What ties a record to its disk, so that a copy of the disk is not taken for an installation. A field
+/// that the disk does not have is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskIdentity {
+    /// Disk GUID of the GPT that was installed, lower case. Absent in a mark.
+    pub disk_guid: Option<String>,
+    /// Disk signature of the MBR that was installed, eight hexadecimal digits. Absent in a mark.
+    pub mbr_signature: Option<String>,
+    /// World wide name, as [`Disk::wwn`] has it.
+    pub wwn: Option<String>,
+    /// Serial number, as [`Disk::serial`] has it.
+    pub serial: Option<String>,
+}
+
+impl DiskIdentity {
+    /// The identity of `disk` for a mark: what no write changes.
+    pub fn of(disk: &Disk) -> DiskIdentity {
+        DiskIdentity {
+            disk_guid: None,
+            mbr_signature: None,
+            wwn: disk.wwn.clone(),
+            serial: disk.serial.clone(),
+        }
+    }
+
+    /// The same with what `table`, as it is being installed, adds.
+    #[must_use]
+    pub fn with_table(mut self, table: &Table) -> DiskIdentity {
+        match table {
+            Table::Gpt(gpt) => self.disk_guid = Some(gpt.disk_guid.clone()),
+            Table::Mbr(mbr) => self.mbr_signature = Some(mbr.signature.clone()),
+            Table::None | Table::Damaged { .. } => {}
+        }
+        self
+    }
+}
+
+/// The payload of format 1. Frozen; readers tolerate more.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Payload {
+    identity: String,
+    claim: String,
+    image: String,
+    version: String,
+    time: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_guid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mbr_signature: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wwn: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    serial: Option<String>,
+}
+
+/// Why an area that begins as ours is neither a mark nor a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The area ends early.
+    #[error("the record area is {0} bytes long instead of {SIZE}")]
+    Short(usize),
+    /// Torn or decayed.
+    #[error("the record is damaged: its checksum does not match")]
+    Checksum,
+    /// Made by a later ironroot.
+    #[error("the record has format {0}; this ironroot reads format {FORMAT}")]
+    Format(u16),
+    /// The checksum is right and the content is not: made by something else.
+    #[error("the record makes no sense: {0}")]
+    Content(String),
+}
+
+/// The bytes of `record`. Fails where claim and image are too long to fit.
+pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
+    let RecordIdentity {
+        identity,
+        claim,
+        image,
+        version,
+        time,
+    } = record.identity.clone();
+    let DiskIdentity {
+        disk_guid,
+        mbr_signature,
+        wwn,
+        serial,
+    } = record.disk.clone();
+    let payload = Payload {
+        identity,
+        claim,
+        image,
+        version,
+        time,
+        disk_guid,
+        mbr_signature,
+        wwn,
+        serial,
+    };
+    let json = serde_json::to_vec(&payload).map_err(|e| {
+        Failure::new(Class::Bug, "writing the installation record as JSON").caused_by(e)
+    })?;
+    if json.len() > PAYLOAD_LIMIT {
+        return Err(Failure::new(
+            Class::Config,
+            format!(
+                "the installation record takes {} bytes and has room for {PAYLOAD_LIMIT}: claim ({} bytes) or \
+                 image ({} bytes) is too long",
+                json.len(),
+                payload.claim.len(),
+                payload.image.len()
+            ),
+        )
+        .hint("shorten metadata.claim, or give image.digest, which is then recorded instead of the URL"));
+    }
+    let length = u32::try_from(json.len()).unwrap_or(u32::MAX);
+    let state: u8 = match record.state {
+        State::Mark => 1,
+        State::Record => 2,
+    };
+    let mut content = Vec::with_capacity(SIZE);
+    content.extend_from_slice(MAGIC);
+    content.extend_from_slice(&FORMAT.to_le_bytes());
+    content.extend_from_slice(&[state, 0]);
+    content.extend_from_slice(&length.to_le_bytes());
+    content.extend_from_slice(&json);
+    content.resize(DIGEST_AT, 0);
+    let digest = Sha256::digest(&content);
+    content.extend_from_slice(&digest);
+    content
+        .try_into()
+        .map_err(|_| Failure::new(Class::Bug, "the installation record has the wrong size"))
+}
+
+/// Reads an area; `None` where it does not begin as ours.
+pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
+    if !area.starts_with(MAGIC) {
+        return Ok(None);
+    }
+    let (Some(content), Some(digest)) = (area.get(..DIGEST_AT), area.get(DIGEST_AT..SIZE)) else {
+        return Err(Unreadable::Short(area.len()));
+    };
+    if Sha256::digest(content).as_slice() != digest {
+        return Err(Unreadable::Checksum);
+    }
+    let wrong = |what: &str| Unreadable::Content(what.to_owned());
+    let header = content
+        .get(MAGIC.len()..PAYLOAD_AT)
+        .ok_or(Unreadable::Checksum)?;
+    let &[format_low, format_high, state, _, l0, l1, l2, l3] = header else {
+        return Err(wrong("header"));
+    };
+    let format = u16::from_le_bytes([format_low, format_high]);
+    if format != FORMAT {
+        return Err(Unreadable::Format(format));
+    }
+    let state = match state {
+        1 => State::Mark,
+        2 => State::Record,
+        _ => return Err(wrong("neither a mark nor a record")),
+    };
+    let json = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3]))
+        .ok()
+        .and_then(|length| content.get(PAYLOAD_AT..PAYLOAD_AT.checked_add(length)?))
+        .ok_or_else(|| wrong("its length"))?;
+    let Payload {
+        identity,
+        claim,
+        image,
+        version,
+        time,
+        disk_guid,
+        mbr_signature,
+        wwn,
+        serial,
+    } = serde_json::from_slice(json).map_err(|e| Unreadable::Content(e.to_string()))?;
+    Ok(Some(Record {
+        state,
+        identity: RecordIdentity {
+            identity,
+            claim,
+            image,
+            version,
+            time,
+        },
+        disk: DiskIdentity {
+            disk_guid,
+            mbr_signature,
+            wwn,
+            serial,
+        },
+    }))
+}
+
+/// What the area of `disk` is worth, given the `table` that stands on the same disk.
+///
+/// A mark counts where serial and wwn are those of the disk: its table is being replaced. A record counts
+/// only while, besides, the table is whole (LBA 0 included, which commits it) and is the one that was
+/// installed. A name that was recorded and is gone does not fit; one that was not recorded is not asked for.
+pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Disk) -> RecordFound {
+    let record = match found {
+        Ok(Some(record)) => record,
+        Ok(None) => return RecordFound::None,
+        Err(error) => {
+            return RecordFound::Foreign {
+                why: error.to_string(),
+            };
+        }
+    };
+    let DiskIdentity {
+        disk_guid,
+        mbr_signature,
+        wwn,
+        serial,
+    } = &record.disk;
+    let (guid_now, signature_now) = match table {
+        Table::Gpt(gpt) => (Some(&gpt.disk_guid), None),
+        Table::Mbr(mbr) => (None, Some(&mbr.signature)),
+        Table::None | Table::Damaged { .. } => (None, None),
+    };
+    let mut misfit = differs("wwn", wwn.as_ref(), disk.wwn.as_ref())
+        .or_else(|| differs("serial number", serial.as_ref(), disk.serial.as_ref()));
+    if record.state == State::Record {
+        let sector = disk.sector.unwrap_or(SectorSize::S512);
+        misfit = misfit
+            .or_else(|| table.why_not_whole(sector))
+            .or_else(|| differs("disk GUID", disk_guid.as_ref(), guid_now))
+            .or_else(|| differs("disk signature", mbr_signature.as_ref(), signature_now))
+            .or_else(|| {
+                (disk_guid.is_none() && mbr_signature.is_none())
+                    .then(|| "it names no partition table".to_owned())
+            });
+    }
+    match (misfit, record.state) {
+        (Some(why), State::Mark) => RecordFound::Foreign {
+            why: format!("the mark of an unfinished installation does not count: {why}"),
+        },
+        (Some(why), State::Record) => RecordFound::Foreign {
+            why: format!("the record does not count: {why}"),
+        },
+        (None, State::Mark) => RecordFound::Mark(record.identity),
+        (None, State::Record) => RecordFound::Installed(record.identity),
+    }
+}
+
+fn differs(what: &str, recorded: Option<&String>, now: Option<&String>) -> Option<String> {
+    let recorded = recorded?;
+    match now {
+        Some(now) if now == recorded => None,
+        Some(now) => Some(format!(
+            "it was written for {what} {}, this disk has {}",
+            printable(recorded),
+            printable(now)
+        )),
+        None => Some(format!(
+            "it was written for {what} {}, this disk has none",
+            printable(recorded)
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! Format 1 byte by byte, and what each kind of misfit is called.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::host::tables::{CopyState, Gpt, Mbr};
+
+const GUID: &str = "11111111-2222-3333-4444-555555555555";
+
+fn identity() -> RecordIdentity {
+    RecordIdentity {
+        identity: "sha256:00ff".to_owned(),
+        claim: "tenant-a/worker-7".to_owned(),
+        image: "sha256:abcd".to_owned(),
+        version: "0.1.0".to_owned(),
+        time: 1_764_000_000,
+    }
+}
+
+fn disk() -> Disk {
+    Disk {
+        name: "sda".to_owned(),
+        wwn: Some("naa.5000".to_owned()),
+        serial: Some("S1".to_owned()),
+        sector: Some(SectorSize::S512),
+        ..Disk::default()
+    }
+}
+
+fn gpt() -> Gpt {
+    Gpt {
+        sector: SectorSize::S512,
+        disk_guid: GUID.to_owned(),
+        protective: true,
+        primary: CopyState::Valid,
+        backup: CopyState::Valid,
+        copies_agree: true,
+        backup_at_end: true,
+        usable: (34, 1000),
+        entries: 128,
+        partitions: vec![],
+        flaws: vec![],
+    }
+}
+
+fn record(state: State, table: &Table) -> Record {
+    let disk = DiskIdentity::of(&disk());
+    Record {
+        state,
+        identity: identity(),
+        disk: match state {
+            State::Mark => disk,
+            State::Record => disk.with_table(table),
+        },
+    }
+}
+
+fn why(found: RecordFound) -> String {
+    match found {
+        RecordFound::Foreign { why } => why,
+        other => panic!("accepted: {other:?}"),
+    }
+}
+
+#[test]
+fn the_layout_of_format_1_is_frozen() {
+    let bytes = encode(&record(State::Record, &Table::Gpt(gpt()))).unwrap();
+    assert_eq!(
+        &bytes[..24],
+        b"ironroot record\n\x01\x00\x02\x00\xc1\x00\x00\x00"
+    );
+    let end = bytes[24..].iter().position(|b| *b == 0).unwrap() + 24;
+    assert_eq!(
+        std::str::from_utf8(&bytes[24..end]).unwrap(),
+        "{\"identity\":\"sha256:00ff\",\"claim\":\"tenant-a/worker-7\",\"image\":\"sha256:abcd\",\
+         \"version\":\"0.1.0\",\"time\":1764000000,\"diskGuid\":\"11111111-2222-3333-4444-555555555555\",\
+         \"wwn\":\"naa.5000\",\"serial\":\"S1\"}"
+    );
+    assert_eq!(OFFSET + 4096, 1 << 20);
+}
+
+#[test]
+fn unknown_fields_are_passed_over_and_a_newer_format_is_not() {
+    let json =
+        br#"{"identity":"x","claim":"c","image":"i","version":"9","time":1,"colour":"blue"}"#;
+    let with = |format: u16| {
+        let mut area = [0u8; SIZE];
+        area[..16].copy_from_slice(MAGIC);
+        area[16..18].copy_from_slice(&format.to_le_bytes());
+        area[18] = 1;
+        area[20..24].copy_from_slice(&u32::try_from(json.len()).unwrap().to_le_bytes());
+        area[24..24 + json.len()].copy_from_slice(json);
+        let digest = Sha256::digest(&area[..DIGEST_AT]);
+        area[DIGEST_AT..].copy_from_slice(&digest);
+        area
+    };
+    assert_eq!(decode(&with(1)).unwrap().unwrap().identity.identity, "x");
+    assert_eq!(decode(&with(2)), Err(Unreadable::Format(2)));
+}
+
+#[test]
+fn a_torn_write_is_no_record() {
+    let old = encode(&record(State::Mark, &Table::None)).unwrap();
+    let new = encode(&record(State::Record, &Table::Gpt(gpt()))).unwrap();
+    for sectors in 1..8 {
+        let mut torn = old;
+        torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
+        assert_eq!(decode(&torn), Err(Unreadable::Checksum), "{sectors}");
+        let mut torn = new;
+        torn[..sectors * 512].copy_from_slice(&old[..sectors * 512]);
+        assert_eq!(decode(&torn), Err(Unreadable::Checksum), "{sectors}");
+    }
+    assert_eq!(decode(&new[..4000]), Err(Unreadable::Short(4000)));
+    assert_eq!(decode(&[0; SIZE]), Ok(None));
+    assert_eq!(decode(&[]), Ok(None));
+}
+
+#[test]
+fn a_record_counts_on_its_own_disk_with_its_own_table_only() {
+    let table = Table::Gpt(gpt());
+    let found = || Ok(Some(record(State::Record, &table)));
+    assert_eq!(
+        judge(found(), &table, &disk()),
+        RecordFound::Installed(identity())
+    );
+
+    let clone = Disk {
+        serial: Some("S2".to_owned()),
+        ..disk()
+    };
+    assert!(why(judge(found(), &table, &clone)).contains("serial number S1, this disk has S2"));
+    let nameless = Disk {
+        wwn: None,
+        ..disk()
+    };
+    assert!(why(judge(found(), &table, &nameless)).contains("this disk has none"));
+
+    let other = Table::Gpt(Gpt {
+        disk_guid: "other".to_owned(),
+        ..gpt()
+    });
+    assert!(why(judge(found(), &other, &disk())).contains("disk GUID"));
+    for broken in [
+        Table::None,
+        Table::Damaged {
+            why: "x".to_owned(),
+        },
+        Table::Gpt(Gpt {
+            protective: false,
+            ..gpt()
+        }),
+        Table::Gpt(Gpt {
+            primary: CopyState::Missing,
+            ..gpt()
+        }),
+        Table::Gpt(Gpt {
+            backup: CopyState::Missing,
+            ..gpt()
+        }),
+        Table::Gpt(Gpt {
+            copies_agree: false,
+            ..gpt()
+        }),
+        Table::Gpt(Gpt {
+            sector: SectorSize::S4096,
+            ..gpt()
+        }),
+        Table::Mbr(Mbr {
+            signature: "deadbeef".to_owned(),
+            partitions: vec![],
+        }),
+    ] {
+        why(judge(found(), &broken, &disk()));
+    }
+}
+
+#[test]
+fn an_mbr_is_known_by_its_signature() {
+    let table = Table::Mbr(Mbr {
+        signature: "deadbeef".to_owned(),
+        partitions: vec![],
+    });
+    let found = || Ok(Some(record(State::Record, &table)));
+    assert!(matches!(
+        judge(found(), &table, &disk()),
+        RecordFound::Installed(_)
+    ));
+    let other = Table::Mbr(Mbr {
+        signature: "cafecafe".to_owned(),
+        partitions: vec![],
+    });
+    assert!(why(judge(found(), &other, &disk())).contains("disk signature"));
+}
+
+#[test]
+fn a_mark_needs_no_table_but_its_own_disk() {
+    let found = || Ok(Some(record(State::Mark, &Table::None)));
+    assert_eq!(
+        judge(found(), &Table::None, &disk()),
+        RecordFound::Mark(identity())
+    );
+    let clone = Disk {
+        wwn: Some("naa.6000".to_owned()),
+        ..disk()
+    };
+    assert!(why(judge(found(), &Table::None, &clone)).contains("wwn"));
+    assert_eq!(judge(Ok(None), &Table::None, &disk()), RecordFound::None);
+    why(judge(Err(Unreadable::Checksum), &Table::None, &disk()));
+}
+
+#[test]
+fn a_record_that_does_not_fit_is_a_config_error() {
+    let mut long = record(State::Mark, &Table::None);
+    long.identity.image = "x".repeat(4000);
+    let error = encode(&long).unwrap_err();
+    assert_eq!(error.class(), Class::Config);
+    assert!(error.next().unwrap().contains("image.digest"));
+}
+
+fn any_record() -> impl Strategy<Value = Record> {
+    let text = "\\PC{0,40}";
+    let maybe = || proptest::option::of("\\PC{0,20}");
+    (
+        any::<bool>(),
+        text,
+        text,
+        text,
+        any::<u64>(),
+        maybe(),
+        maybe(),
+        maybe(),
+        maybe(),
+    )
+        .prop_map(
+            |(mark, identity, claim, image, time, disk_guid, mbr_signature, wwn, serial)| Record {
+                state: if mark { State::Mark } else { State::Record },
+                identity: RecordIdentity {
+                    identity,
+                    claim,
+                    image,
+                    version: "1".to_owned(),
+                    time,
+                },
+                disk: DiskIdentity {
+                    disk_guid,
+                    mbr_signature,
+                    wwn,
+                    serial,
+                },
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_was_written_is_read(record in any_record()) {
+        prop_assert_eq!(decode(&encode(&record).unwrap()), Ok(Some(record)));
+    }
+
+    #[test]
+    fn every_flipped_byte_is_noticed(record in any_record(), at in 0..SIZE, by in 1u8..) {
+        let mut bytes = encode(&record).unwrap();
+        bytes[at] ^= by;
+        let read = decode(&bytes);
+        prop_assert!(matches!(read, Ok(None) | Err(_)), "{:?}", read);
+        prop_assert_eq!(read == Ok(None), at < MAGIC.len());
+    }
+
+    #[test]
+    fn random_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..5000), ours in any::<bool>()) {
+        if ours && bytes.len() > 16 {
+            bytes[..16].copy_from_slice(MAGIC);
+        }
+        let _ = decode(&bytes);
+    }
+}

@@ -1,0 +1,265 @@
+//! Which format a download has, by its first bytes alone: one table of magic, name and what follows. To
+//! add a codec: an arm in [`Codec`], a row in [`FORMATS`], a file in `codec/`.
+
+mod gzip;
+#[cfg(test)]
+mod proofs;
+mod source;
+mod xz;
+mod zstd;
+
+use std::fmt;
+use std::io;
+
+pub(super) use source::Chunks;
+
+use crate::error::{Class, Failure, Result};
+
+/// The largest window or dictionary that a stream may ask for, in bytes (`zstd --long=27`; `xz -9` needs
+/// half of it). Part of invariant I7.
+pub const WINDOW_CAP: u64 = 128 << 20;
+
+/// How many of a stream's first bytes the table looks at.
+pub(super) const HEAD: usize = 2048;
+
+/// How an image is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// Not at all.
+    Raw,
+    /// gzip (RFC 1952): any number of members, bgzf, zero padding.
+    Gzip,
+    /// Zstandard (RFC 8878): any number of frames, skippable ones as well.
+    Zstd,
+    /// xz (format 1.2): any number of streams and blocks, stream padding.
+    Xz,
+}
+
+impl Codec {
+    /// The usual name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Codec::Raw => "raw",
+            Codec::Gzip => "gzip",
+            Codec::Zstd => "zstd",
+            Codec::Xz => "xz",
+        }
+    }
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Decodes what it was made over. A decoder that uses several threads fits behind the same two promises.
+pub(super) trait Decoder: Send {
+    /// Fills the start of `out`; 0 only when the stream ended as its format demands *and* the source is at
+    /// its end, so that nothing trails.
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize>;
+}
+
+/// What is done with a format.
+#[derive(Clone, Copy)]
+enum Handling {
+    Decode(Codec),
+    Refuse,
+}
+
+struct Format {
+    offset: usize,
+    magic: &'static [u8],
+    name: &'static str,
+    handling: Handling,
+}
+
+const fn refuse(offset: usize, magic: &'static [u8], name: &'static str) -> Format {
+    Format {
+        offset,
+        magic,
+        name,
+        handling: Handling::Refuse,
+    }
+}
+
+const fn decode(magic: &'static [u8], codec: Codec) -> Format {
+    Format {
+        offset: 0,
+        magic,
+        name: codec.name(),
+        handling: Handling::Decode(codec),
+    }
+}
+
+/// Everything that must not be written to a disk as it is.
+const FORMATS: &[Format] = &[
+    decode(&[0x1f, 0x8b], Codec::Gzip),
+    decode(&[0x28, 0xb5, 0x2f, 0xfd], Codec::Zstd),
+    // Skippable frames (RFC 8878 section 3.1.2), with which pzstd begins.
+    decode(&[0x50, 0x2a, 0x4d, 0x18], Codec::Zstd),
+    decode(&[0xfd, b'7', b'z', b'X', b'Z', 0x00], Codec::Xz),
+    refuse(0, b"BZh", "bzip2"),
+    refuse(0, &[0x04, 0x22, 0x4d, 0x18], "lz4"),
+    refuse(0, &[0x02, 0x21, 0x4c, 0x18], "lz4 (legacy)"),
+    refuse(0, b"LZIP", "lzip"),
+    refuse(0, &[0x89, b'L', b'Z', b'O', 0x00], "lzop"),
+    refuse(0, &[0x5d, 0x00, 0x00, 0x80, 0x00], "lzma"),
+    refuse(0, &[0x1f, 0x9d], "compress (.Z)"),
+    refuse(0, b"PK\x03\x04", "zip"),
+    refuse(0, b"7z\xbc\xaf\x27\x1c", "7-Zip"),
+    refuse(0, b"QFI\xfb", "qcow2"),
+    refuse(0, b"KDMV", "VMDK"),
+    refuse(0, b"# Disk DescriptorFile", "VMDK descriptor"),
+    refuse(0, b"vhdxfile", "VHDX"),
+    refuse(0, b"conectix", "VHD"),
+    refuse(64, &[0x7f, 0x10, 0xda, 0xbe], "VDI"),
+    refuse(0, b"hsqs", "squashfs"),
+    refuse(1024, &[0xe2, 0xe1, 0xf5, 0xe0], "erofs"),
+    refuse(0, &[0x3a, 0xff, 0x26, 0xed], "Android sparse image"),
+];
+
+/// What the first bytes of a download say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sniffed {
+    /// How to decode it.
+    pub(super) codec: Codec,
+    /// The decoded content is at least that long.
+    pub(super) at_least: u64,
+}
+
+/// Finds the format of a download that begins with `head`, which has [`HEAD`] bytes unless the download is
+/// shorter. `what` names the download.
+pub(super) fn sniff(what: &str, head: &[u8]) -> Result<Sniffed> {
+    if head.is_empty() {
+        return Err(Failure::new(Class::Integrity, format!("{what} is empty")));
+    }
+    let codec = match find(head) {
+        Some(format) => match format.handling {
+            Handling::Decode(codec) => codec,
+            Handling::Refuse => return Err(unsupported(what, format.name)),
+        },
+        None => Codec::Raw,
+    };
+    if let Some(format) = FORMATS
+        .iter()
+        .find(|f| f.offset == 0 && is_cut(head, f.magic))
+    {
+        let text = format!(
+            "{what} ends after {} bytes, in the middle of what may be a {} header",
+            head.len(),
+            format.name
+        );
+        return Err(Failure::new(Class::Integrity, text));
+    }
+    let at_least = match codec {
+        Codec::Zstd => zstd::declared(what, head)?,
+        Codec::Raw | Codec::Gzip | Codec::Xz => 0,
+    };
+    Ok(Sniffed { codec, at_least })
+}
+
+/// Refuses decoded content that is itself in a format that must not be written as it is.
+pub(super) fn check_content(what: &str, head: &[u8]) -> Result<()> {
+    match find(head).map(|format| (format.handling, format.name)) {
+        None => Ok(()),
+        Some((Handling::Refuse, name)) => Err(unsupported(what, name)),
+        Some((Handling::Decode(codec), _)) => Err(Failure::new(
+            Class::Config,
+            format!("{what} is compressed twice: its decoded content is {codec} again"),
+        )
+        .hint("publish the image compressed once")),
+    }
+}
+
+fn find(head: &[u8]) -> Option<&'static Format> {
+    FORMATS
+        .iter()
+        .find(|f| head.get(f.offset..).is_some_and(|h| h.starts_with(f.magic)))
+}
+
+/// Whether `head` is all there is and stops inside of a magic.
+fn is_cut(head: &[u8], magic: &[u8]) -> bool {
+    head.len() < magic.len() && magic.starts_with(head)
+}
+
+fn unsupported(what: &str, name: &str) -> Failure {
+    Failure::new(
+        Class::Config,
+        format!("{what} is in {name} format, which is not supported in this version"),
+    )
+    .hint("convert it to a raw image, compressed with zstd, gzip or xz or not at all")
+}
+
+/// A decoder over `chunks`; `None` for raw, which needs none.
+pub(super) fn decoder(codec: Codec, chunks: Chunks) -> io::Result<Option<Box<dyn Decoder>>> {
+    Ok(match codec {
+        Codec::Raw => None,
+        Codec::Gzip => Some(Box::new(gzip::Gzip::new(chunks))),
+        Codec::Zstd => Some(Box::new(zstd::Zstd::new(chunks)?)),
+        Codec::Xz => Some(Box::new(xz::Xz::new(chunks))),
+    })
+}
+
+/// What a decoder says of bytes that its format does not allow.
+fn damaged(text: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
+/// What a decoder says when its source ends too early.
+fn cut_short() -> io::Error {
+    io::Error::from(io::ErrorKind::UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn formats_by_magic() {
+        let of = |head: &[u8]| sniff("x", head).map(|s| s.codec);
+        assert_eq!(of(b"\x1f\x8b\x08 ...").unwrap(), Codec::Gzip);
+        assert_eq!(of(b"\xfd7zXZ\0 ...").unwrap(), Codec::Xz);
+        assert_eq!(of(b"\x28\xb5\x2f\xfd\x00\x58......").unwrap(), Codec::Zstd);
+        assert_eq!(of(b"\x50\x2a\x4d\x18....").unwrap(), Codec::Zstd);
+        assert_eq!(of(&[0; HEAD]).unwrap(), Codec::Raw);
+        assert_eq!(of(b"\xeb\x63\x90").unwrap(), Codec::Raw);
+    }
+
+    #[test]
+    fn what_must_not_be_written_as_it_is_is_refused_by_name() {
+        for format in FORMATS {
+            let mut head = vec![0; HEAD];
+            head[format.offset..format.offset + format.magic.len()].copy_from_slice(format.magic);
+            if let Handling::Refuse = format.handling {
+                let failure = sniff("x", &head).unwrap_err();
+                assert_eq!(failure.class(), Class::Config);
+                assert!(failure.to_string().contains(format.name), "{failure}");
+            }
+            assert_eq!(
+                check_content("x", &head).unwrap_err().class(),
+                Class::Config
+            );
+            assert!(format.offset + format.magic.len() <= HEAD);
+        }
+        assert!(check_content("x", &[0; HEAD]).is_ok());
+    }
+
+    #[test]
+    fn a_download_cut_inside_its_magic_is_not_taken_for_a_raw_image() {
+        for head in [&b""[..], b"\x1f", b"\x28\xb5", b"\xfd7zXZ", b"Q"] {
+            assert_eq!(sniff("x", head).unwrap_err().class(), Class::Integrity);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_head_is_judged_without_a_panic(head in proptest::collection::vec(any::<u8>(), 0..64), magic in 0..FORMATS.len()) {
+            let _ = sniff("x", &head);
+            let mut with_magic = FORMATS[magic].magic.to_vec();
+            with_magic.extend_from_slice(&head);
+            let _ = sniff("x", &with_magic);
+        }
+    }
+}

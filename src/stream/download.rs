@@ -1,0 +1,440 @@
+//! One download, whatever happens to its connections: retried, resumed where it broke, and taken over by
+//! mirrors. What comes out is one uninterrupted run of bytes, so that hashing and decoding above know
+//! nothing of all that.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue, IF_RANGE, RANGE};
+use reqwest::{Method, StatusCode};
+
+use super::budget::Budget;
+use super::cancel::Driver;
+use super::fetch::Fetcher;
+use super::http::{self, Attempt};
+use super::location::{HttpUrl, Location};
+use super::resume::{self, Validator, Verdict, Wanted};
+use super::retry_after::retry_after;
+use crate::error::{Class, Failure, Result, chain};
+use crate::report::Event;
+
+/// A file on its way from one of several places.
+pub(super) struct Download {
+    fetcher: Fetcher,
+    driver: Driver,
+    headers: HeaderMap,
+    budget: Budget,
+    places: Vec<Place>,
+    policy: Policy,
+    /// Index into `places`.
+    current: usize,
+    body: Option<Body>,
+    /// Bytes at the start of `body` that are here already.
+    skip: u64,
+    position: u64,
+    total: Option<u64>,
+    validator: Option<Validator>,
+    complete: bool,
+    attempts: u32,
+    /// Attempts since the last new byte.
+    fruitless: u32,
+    /// Whether the present attempt has brought a byte.
+    fresh: bool,
+    received: Arc<AtomicU64>,
+}
+
+/// What differs between an image and a small file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy {
+    /// A declared digest proves the bytes, so that another server may continue.
+    pub(super) anchored: bool,
+    /// 404 is retried: the server may be up before its files are.
+    pub(super) await_missing: bool,
+}
+
+/// One of the locations, and what happened there.
+struct Place {
+    location: Location,
+    last: Option<String>,
+    /// Trying again cannot help.
+    dead: bool,
+}
+
+enum Body {
+    Http(http::Body),
+    File(File),
+}
+
+impl Download {
+    /// A download that has not begun. `locations` must not be empty.
+    pub(super) fn new(
+        fetcher: &Fetcher,
+        driver: Driver,
+        locations: &[Location],
+        headers: HeaderMap,
+        budget: Budget,
+        policy: Policy,
+    ) -> Download {
+        Download {
+            fetcher: fetcher.clone(),
+            driver,
+            headers,
+            budget,
+            places: locations
+                .iter()
+                .map(|location| Place {
+                    location: location.clone(),
+                    last: None,
+                    dead: false,
+                })
+                .collect(),
+            policy,
+            current: 0,
+            body: None,
+            skip: 0,
+            position: 0,
+            total: None,
+            validator: None,
+            complete: false,
+            attempts: 0,
+            fruitless: 0,
+            fresh: false,
+            received: Arc::default(),
+        }
+    }
+
+    /// Fills the start of `out`; 0 once the whole file was read.
+    pub(super) fn read(&mut self, out: &mut [u8]) -> Result<usize> {
+        loop {
+            match self.attempt(out) {
+                Ok(Some(count)) => return Ok(count),
+                // Bytes that were here already.
+                Ok(None) => {}
+                Err(attempt) => self.recover(attempt)?,
+            }
+        }
+    }
+
+    /// Fills `out` as far as the file reaches.
+    pub(super) fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while let Some(rest) = out.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.read(rest)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok(filled)
+    }
+
+    /// The length of the file, where it is known by now.
+    pub(super) fn total(&self) -> Option<u64> {
+        self.total
+    }
+
+    /// A counter of the bytes received, for other threads.
+    pub(super) fn received(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.received)
+    }
+
+    /// The budget as it is now.
+    pub(super) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    fn attempt(&mut self, out: &mut [u8]) -> Result<Option<usize>, Attempt> {
+        if self.complete || out.is_empty() {
+            return Ok(Some(0));
+        }
+        if self.body.is_none() {
+            self.fresh = false;
+            self.connect()?;
+        }
+        if self.fresh {
+            // Only waiting for bytes counts, not the time that the stages above took for the last ones.
+            self.budget.renew();
+        }
+        let idle = self.fetcher.options().idle_timeout;
+        let got = match &mut self.body {
+            Some(Body::Http(body)) => body.read(&self.driver, idle, out),
+            Some(Body::File(file)) => super::file::read(file, out),
+            None => Ok(0),
+        };
+        let got = got.map_err(|failure| self.broken(failure))?;
+        if got == 0 {
+            let missing = self.skip > 0 || self.total.is_some_and(|total| self.position < total);
+            if missing {
+                let text = "the server ended it there";
+                return Err(self.broken(Failure::new(Class::Network, text)).into());
+            }
+            self.complete = true;
+            self.total = Some(self.position);
+            return Ok(Some(0));
+        }
+        let known = usize::try_from(self.skip).unwrap_or(usize::MAX).min(got);
+        self.skip -= known as u64;
+        if known == got {
+            // They renew nothing: a server that always breaks off before the new ones must come to an end.
+            return Ok(None);
+        }
+        out.copy_within(known..got, 0);
+        let new = got - known;
+        self.position = self.position.saturating_add(new as u64);
+        if self.total.is_some_and(|total| self.position > total) {
+            let text = format!(
+                "more than the announced {} bytes came",
+                self.total.unwrap_or(0)
+            );
+            return Err(Failure::new(Class::Network, text).permanent().into());
+        }
+        self.fresh = true;
+        self.fruitless = 0;
+        self.budget.renew();
+        self.received.store(self.position, Ordering::Relaxed);
+        Ok(Some(new))
+    }
+
+    /// Opens the current place at the current position.
+    fn connect(&mut self) -> Result<(), Attempt> {
+        self.attempts = self.attempts.saturating_add(1);
+        let Some(place) = self.places.get(self.current) else {
+            return Err(Failure::new(Class::Bug, "a download without a location").into());
+        };
+        match place.location.clone() {
+            Location::Http(url) => self.connect_http(&url),
+            Location::File(path) => Ok(self.connect_file(&path)?),
+        }
+    }
+
+    fn connect_file(&mut self, path: &Path) -> Result<()> {
+        let (file, len) = super::file::open(path, self.position)?;
+        if let Some(total) = self
+            .total
+            .filter(|total| *total != len && self.position > 0)
+        {
+            let text = format!(
+                "{} has {len} bytes and not {total}",
+                Location::File(path.into())
+            );
+            return Err(Failure::new(Class::Network, text).permanent());
+        }
+        self.total = Some(len);
+        self.skip = 0;
+        self.body = Some(Body::File(file));
+        Ok(())
+    }
+
+    fn connect_http(&mut self, url: &HttpUrl) -> Result<(), Attempt> {
+        let wanted = Wanted {
+            offset: self.position,
+            total: self.total.filter(|_| self.position > 0),
+            validator: self.validator.clone().filter(|_| self.position > 0),
+            anchored: self.policy.anchored,
+        };
+        let mut public = HeaderMap::new();
+        // A server that may compress does not serve ranges of the file, and a digest is that of the file.
+        public.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if wanted.offset > 0 {
+            if wanted.validator.is_none() && !wanted.anchored {
+                let text = format!(
+                    "the server of {url} gives neither a strong ETag nor Last-Modified, so that the download cannot go on at byte {}",
+                    wanted.offset
+                );
+                return Err(Failure::new(Class::Network, text)
+                    .permanent()
+                    .hint("declare the image's digest: then any server may continue")
+                    .into());
+            }
+            let range = format!("bytes={}-", wanted.offset);
+            if let Ok(range) = HeaderValue::try_from(range) {
+                public.insert(RANGE, range);
+            }
+            if let Some(validator) = &wanted.validator {
+                public.insert(IF_RANGE, validator.value().clone());
+            }
+        }
+        let request = http::Request {
+            method: Method::GET,
+            url,
+            private: &self.headers,
+            public,
+            body: None,
+        };
+        let idle = self.fetcher.options().idle_timeout;
+        let response = http::send(self.fetcher.client(), &self.driver, idle, &request)?;
+        let (status, length) = (response.status(), response.content_length());
+        let headers = response.headers();
+        let what = format!("GET {url}");
+        if self.policy.await_missing && status == StatusCode::NOT_FOUND {
+            return Err(Failure::new(Class::Network, format!("{what}: {status}"))
+                .hint("check the URL, and that the file is published")
+                .into());
+        }
+        let verdict =
+            resume::judge(&what, &wanted, status, headers, length).map_err(|failure| Attempt {
+                failure,
+                retry_after: retry_after(headers),
+            })?;
+        let validator = Validator::of(headers);
+        match verdict {
+            Verdict::Nothing => {
+                self.complete = true;
+                return Ok(());
+            }
+            Verdict::Whole { skip, total } => {
+                self.skip = skip;
+                self.total = total;
+            }
+            Verdict::Rest { total } => {
+                self.skip = 0;
+                self.total = total;
+            }
+        }
+        // A 206 need not repeat the validator; then the one that If-Range sent still holds.
+        self.validator = validator.or(wanted.validator);
+        self.body = Some(Body::Http(http::Body::new(response)));
+        Ok(())
+    }
+
+    /// Decides what follows a failed attempt, and waits where it must.
+    fn recover(&mut self, attempt: Attempt) -> Result<()> {
+        let Attempt {
+            failure,
+            retry_after,
+        } = attempt;
+        self.body = None;
+        let progressed = self.fresh;
+        self.fresh = false;
+        if !progressed {
+            self.fruitless = self.fruitless.saturating_add(1);
+        }
+        if let Some(place) = self.places.get_mut(self.current) {
+            place.last = Some(chain(&failure));
+            place.dead |= !failure.is_transient();
+        }
+        let next = if progressed && self.is_usable(self.current) {
+            Some(self.current)
+        } else {
+            self.next_place()
+        };
+        let Some(next) = next.filter(|_| !self.budget.is_used_up()) else {
+            return Err(self.give_up(failure));
+        };
+        let backoff = self.fetcher.options().backoff;
+        let usable = (0..self.places.len())
+            .filter(|i| self.is_usable(*i))
+            .count();
+        let usable = u32::try_from(usable).unwrap_or(u32::MAX).max(1);
+        let delay = if progressed {
+            backoff.delay(0)
+        } else if next > self.current {
+            // Nobody has said anything about the next place in this round.
+            Duration::ZERO
+        } else {
+            backoff.delay((self.fruitless / usable).saturating_sub(1))
+        };
+        let asked = retry_after.filter(|_| next == self.current);
+        let delay = delay
+            .max(asked.unwrap_or_default())
+            .min(self.budget.remaining());
+        let mut error = chain(&failure);
+        if next != self.current
+            && let Some(place) = self.places.get(next)
+        {
+            let _ = write!(error, "; next is {}", place.location);
+            // Another server's validator means nothing there.
+            self.validator = None;
+        }
+        self.fetcher.reporter().emit(Event::Retry {
+            error,
+            in_milliseconds: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+        });
+        self.current = next;
+        self.driver.sleep(delay)
+    }
+
+    /// Whether a place may still give what is missing.
+    fn is_usable(&self, index: usize) -> bool {
+        // Two servers may hold two versions; only a digest shows it.
+        let may_continue = self.position == 0 || self.policy.anchored || index == self.current;
+        may_continue && self.places.get(index).is_some_and(|place| !place.dead)
+    }
+
+    /// The next usable place after the current one, in turn; perhaps the current one.
+    fn next_place(&self) -> Option<usize> {
+        let count = self.places.len();
+        (1..=count)
+            .map(|step| (self.current + step) % count)
+            .find(|index| self.is_usable(*index))
+    }
+
+    /// A body that broke off: where, and why.
+    fn broken(&self, cause: Failure) -> Failure {
+        let place = self.places.get(self.current).map(|p| &p.location);
+        let text = format!(
+            "{} broke off after {}",
+            place.map(ToString::to_string).unwrap_or_default(),
+            self.progress()
+        );
+        let whole = Failure::new(cause.class(), text);
+        let whole = if cause.is_transient() {
+            whole
+        } else {
+            whole.permanent()
+        };
+        whole.caused_by(cause)
+    }
+
+    fn progress(&self) -> String {
+        match self.total {
+            Some(total) => format!("{} of {total} bytes", self.position),
+            None => format!("{} bytes", self.position),
+        }
+    }
+
+    /// The failure that ends the download.
+    fn give_up(&self, failure: Failure) -> Failure {
+        if self.attempts <= 1 && self.position == 0 && self.places.len() == 1 {
+            return failure;
+        }
+        let got = self.progress();
+        let (class, transient) = (failure.class(), failure.is_transient());
+        let why = if transient {
+            format!("nothing new came for {:?}", self.budget.retry_for())
+        } else {
+            "trying again cannot help".to_owned()
+        };
+        let place = |index: usize| self.places.get(index).map(|p| &p.location);
+        let mut text = format!(
+            "fetching {}: got {got} in {} attempts; {why}",
+            place(self.current)
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            self.attempts,
+        );
+        for (index, other) in self.places.iter().enumerate() {
+            if let Some(last) = other.last.as_ref().filter(|_| index != self.current) {
+                let _ = write!(text, "; {}: {last}", other.location);
+            }
+        }
+        let hint = failure.next().map(ToOwned::to_owned);
+        let mut whole = Failure::new(class, text).caused_by(failure);
+        if let Some(hint) = hint {
+            whole = whole.hint(hint);
+        }
+        if transient { whole } else { whole.permanent() }
+    }
+}
+
+impl std::fmt::Debug for Download {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Download")
+            .field("position", &self.position)
+            .field("total", &self.total)
+            .finish_non_exhaustive()
+    }
+}

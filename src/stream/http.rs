@@ -1,0 +1,312 @@
+//! The one place that makes an HTTP client, and one GET with its redirects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use reqwest::{Method, StatusCode};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+
+use super::cancel::{Driver, Stopped, cancelled};
+use super::fetch::FetchOptions;
+use super::location::HttpUrl;
+use crate::error::{Class, Context as _, Failure, Result, printable};
+
+/// How many redirects one request follows.
+const MAX_REDIRECTS: usize = 10;
+
+/// One attempt that failed, and how long the server asked to wait before the next.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub(super) failure: Failure,
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl From<Failure> for Attempt {
+    fn from(failure: Failure) -> Attempt {
+        Attempt {
+            failure,
+            retry_after: None,
+        }
+    }
+}
+
+/// Makes the client. It trusts the compiled-in roots (webpki-roots) and `ca_pem`, never a file of the
+/// system, because an initrd has none; it uses no proxy, decodes nothing, and leaves redirects to [`send`].
+pub(super) fn client(options: &FetchOptions) -> Result<reqwest::Client> {
+    let mut roots = rustls::RootCertStore {
+        roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
+    };
+    for (number, pem) in options.ca_pem.iter().enumerate() {
+        add_roots(&mut roots, pem)
+            .map_err(|why| Failure::new(Class::Config, format!("CA {}: {why}", number + 1)))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .context(Class::Bug, || "setting up TLS")?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        // The C library already asks the resolver several times; what else goes wrong is ours to retry.
+        .retry(reqwest::retry::never())
+        .connect_timeout(options.connect_timeout)
+        .tcp_keepalive(Duration::from_secs(15))
+        // An idle connection would outlive the download that drives it.
+        .pool_max_idle_per_host(0)
+        .referer(false)
+        .user_agent(concat!("ironroot/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .context(Class::Bug, || "building the HTTP client")
+}
+
+fn add_roots(roots: &mut rustls::RootCertStore, pem: &[u8]) -> Result<(), String> {
+    let mut any = false;
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|e| format!("not a PEM certificate: {e}"))?;
+        roots
+            .add(certificate)
+            .map_err(|e| format!("not usable as a CA: {e}"))?;
+        any = true;
+    }
+    any.then_some(())
+        .ok_or_else(|| "no certificate in it (PEM, BEGIN CERTIFICATE)".to_owned())
+}
+
+/// Reads headers as the boot config gives them. A value is never printed.
+pub(super) fn headers(pairs: &[(String, String)]) -> Result<HeaderMap> {
+    let mut map = HeaderMap::new();
+    for (name, value) in pairs {
+        let wrong = |what: &str| {
+            Failure::new(
+                Class::Config,
+                format!("header {:?}: {what}", printable(name)),
+            )
+        };
+        let key: HeaderName = name.parse().map_err(|_| wrong("not a header name"))?;
+        let mut value: HeaderValue = value.parse().map_err(|_| wrong("not a header value"))?;
+        value.set_sensitive(true);
+        map.append(key, value);
+    }
+    Ok(map)
+}
+
+/// What is sent.
+pub(super) struct Request<'a> {
+    pub(super) method: Method,
+    pub(super) url: &'a HttpUrl,
+    /// Secrets: sent to the origin of `url` only.
+    pub(super) private: &'a HeaderMap,
+    /// Sent to whomever a redirect names.
+    pub(super) public: HeaderMap,
+    pub(super) body: Option<Bytes>,
+}
+
+/// Sends `request` and follows redirects: at most ten, never from https to http, and never with secrets to
+/// another origin. `idle` bounds each hop, from the name look-up to the head of the response.
+pub(super) fn send(
+    client: &reqwest::Client,
+    driver: &Driver,
+    idle: Duration,
+    request: &Request<'_>,
+) -> Result<reqwest::Response, Attempt> {
+    let mut url = request.url.clone();
+    for _ in 0..=MAX_REDIRECTS {
+        let mut builder = client
+            .request(request.method.clone(), url.url().clone())
+            .headers(request.public.clone());
+        if request.url.same_origin(&url) {
+            builder = builder.headers(request.private.clone());
+        }
+        if let Some(body) = &request.body {
+            builder = builder.body(body.clone());
+        }
+        let what = || format!("{} {url}", request.method);
+        let response = match driver.wait(idle, builder.send()) {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(transport(what(), error).into()),
+            Err(Stopped::Cancelled) => return Err(cancelled().into()),
+            Err(Stopped::TimedOut) => {
+                let text = format!("{}: no answer within {idle:?}", what());
+                return Err(Failure::new(Class::Network, text).into());
+            }
+        };
+        if !is_redirect(response.status(), &request.method) {
+            return Ok(response);
+        }
+        let target = response
+            .headers()
+            .get(LOCATION)
+            .and_then(|v| v.to_str().ok())
+            .and_then(|reference| url.join(reference));
+        let refuse = |why: String| Failure::new(Class::Network, why).permanent();
+        let next = target.ok_or_else(|| {
+            let status = response.status();
+            refuse(format!(
+                "{}: {status} without a usable Location header",
+                what()
+            ))
+        })?;
+        if url.is_https() && !next.is_https() {
+            return Err(refuse(format!(
+                "{}: redirected from https to {next}, which is refused",
+                what()
+            ))
+            .into());
+        }
+        url = next;
+    }
+    let text = format!(
+        "{} {}: more than {MAX_REDIRECTS} redirects, the last to {url}",
+        request.method, request.url
+    );
+    Err(Failure::new(Class::Network, text).permanent().into())
+}
+
+/// Statuses that name another place for the same request (RFC 9110 section 15.4). A POST is repeated only
+/// where the status says so.
+fn is_redirect(status: StatusCode, method: &Method) -> bool {
+    match status {
+        StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
+        StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER => {
+            *method == Method::GET
+        }
+        _ => false,
+    }
+}
+
+/// What the transport says, without the URL that the library would print in full.
+fn transport(what: String, error: reqwest::Error) -> Failure {
+    let error = error.without_url();
+    let certificate = certificate_problem(&error);
+    let failure = Failure::new(Class::Network, what).caused_by(error);
+    if certificate {
+        failure
+            .permanent()
+            .hint("add the server's CA to `ca`, and check this machine's clock")
+    } else {
+        failure
+    }
+}
+
+/// Whether the server was refused because of its certificate: asking again shows the same one.
+fn certificate_problem(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some(rustls::Error::InvalidCertificate(_)) = cause.downcast_ref() {
+            return true;
+        }
+        // An io::Error hides what it wraps from source(), and names the source of that instead.
+        next = match cause.downcast_ref::<std::io::Error>() {
+            Some(io) => io
+                .get_ref()
+                .map(|e| e as &(dyn std::error::Error + 'static)),
+            None => cause.source(),
+        };
+    }
+    false
+}
+
+/// The body of a response, as it was sent.
+pub(super) struct Body {
+    response: reqwest::Response,
+    pending: Bytes,
+}
+
+impl Body {
+    pub(super) fn new(response: reqwest::Response) -> Body {
+        Body {
+            response,
+            pending: Bytes::new(),
+        }
+    }
+
+    /// Fills the start of `out`; 0 when the server ended the body in order. `idle` is how long it may be
+    /// silent.
+    pub(super) fn read(
+        &mut self,
+        driver: &Driver,
+        idle: Duration,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        while self.pending.is_empty() {
+            match driver.wait(idle, self.response.chunk()) {
+                Ok(Ok(Some(bytes))) => self.pending = bytes,
+                Ok(Ok(None)) => return Ok(0),
+                Ok(Err(error)) => {
+                    return Err(Failure::new(Class::Network, "the connection broke off")
+                        .caused_by(error.without_url()));
+                }
+                Err(Stopped::Cancelled) => return Err(cancelled()),
+                Err(Stopped::TimedOut) => {
+                    let text = format!("the server was silent for {idle:?}");
+                    return Err(Failure::new(Class::Network, text));
+                }
+            }
+        }
+        let count = self.pending.len().min(out.len());
+        let (head, _) = out.split_at_mut(count);
+        self.pending.copy_to_slice(head);
+        Ok(count)
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Body({})", self.response.status())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_builds_without_a_ca_bundle_and_without_a_process_wide_provider() {
+        // reqwest panics without a provider and fails without a bundle, unless all of TLS is given to it.
+        assert!(rustls::crypto::CryptoProvider::get_default().is_none());
+        assert!(client(&FetchOptions::default()).is_ok());
+    }
+
+    #[test]
+    fn a_ca_that_is_none_is_refused_by_number() {
+        for pem in [
+            "",
+            "hello",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            let options = FetchOptions {
+                ca_pem: vec![pem.into()],
+                ..FetchOptions::default()
+            };
+            let failure = client(&options).unwrap_err();
+            assert_eq!(failure.class(), Class::Config);
+            assert!(failure.to_string().starts_with("CA 1: "), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_header_is_named_without_its_value() {
+        let pair = |n: &str, v: &str| vec![(n.to_owned(), v.to_owned())];
+        for pairs in [pair("X-Token", "s3cr3t\n"), pair("X Token", "s3cr3t")] {
+            let failure = headers(&pairs).unwrap_err();
+            assert!(!crate::error::chain(&failure).contains("s3cr3t"));
+        }
+        let map = headers(&pair("Authorization", "Bearer s3cr3t")).unwrap();
+        assert!(!format!("{map:?}").contains("s3cr3t"));
+    }
+
+    #[test]
+    fn a_post_is_repeated_only_where_the_status_says_so() {
+        assert!(is_redirect(StatusCode::FOUND, &Method::GET));
+        assert!(!is_redirect(StatusCode::FOUND, &Method::POST));
+        assert!(is_redirect(StatusCode::TEMPORARY_REDIRECT, &Method::POST));
+        assert!(!is_redirect(StatusCode::NOT_MODIFIED, &Method::GET));
+    }
+}

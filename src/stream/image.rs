@@ -1,0 +1,225 @@
+//! An image as a stream of decoded blocks, and in the end the proof that all of it was right.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+
+use super::budget::Budget;
+use super::buffer::{Block, MAX_HELD};
+use super::cancel::{Cancel, Driver};
+use super::codec::{self, Codec, HEAD};
+use super::digest::Item;
+use super::download::{Download, Policy};
+use super::fetch::Fetcher;
+use super::http;
+use super::location::Location;
+use super::pipeline::{Shared, Threads};
+use super::verified::{Evidence, Verified, verdict};
+use crate::error::{Class, Failure, Result};
+use crate::units::Digest;
+
+/// Which image, and what is known of it.
+#[derive(Clone)]
+pub struct ImageRequest {
+    /// The URL, then its mirrors, in the order in which they are tried. With a `digest` or
+    /// `content_digest`, a mirror also continues a download that another began.
+    pub locations: Vec<Location>,
+    /// Headers for the origin of each location. They may be secrets.
+    pub headers: Vec<(String, String)>,
+    /// The digest of the file as it is downloaded.
+    pub digest: Option<Digest>,
+    /// The digest of the decoded content.
+    pub content_digest: Option<Digest>,
+    /// A missing proof is accepted: plain HTTP without any digest. A wrong digest never is.
+    pub insecure: bool,
+}
+
+impl std::fmt::Debug for ImageRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&String> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("ImageRequest")
+            .field("locations", &self.locations)
+            .field("headers", &names)
+            .field("digest", &self.digest)
+            .field("content_digest", &self.content_digest)
+            .field("insecure", &self.insecure)
+            .finish()
+    }
+}
+
+/// How far a download is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes that came from the network or the file.
+    pub received: u64,
+    /// Bytes that will have come in the end, where it is known.
+    pub expected: Option<u64>,
+}
+
+/// An image on its way. Dropping it stops its threads at once and waits for them.
+#[derive(Debug)]
+pub struct ImageStream {
+    shared: Arc<Shared>,
+    request: ImageRequest,
+    codec: Codec,
+    content_length: Option<u64>,
+    content_at_least: u64,
+    received: Arc<AtomicU64>,
+    expected: Option<u64>,
+    blocks: Option<Receiver<Item>>,
+    threads: Option<Threads>,
+    held: Arc<AtomicUsize>,
+    ended: bool,
+}
+
+impl ImageStream {
+    /// Connects, reads the first bytes, finds the format and starts the threads. Attempts that may heal are
+    /// repeated within `budget`, now and whenever the connection breaks.
+    ///
+    /// Fails with [`Class::Network`] when no location answers as needed, [`Class::Config`] for a request
+    /// or a format that is not supported, [`Class::Integrity`] for an empty file or a window above the cap.
+    pub fn open(fetcher: &Fetcher, request: ImageRequest, budget: Budget) -> Result<ImageStream> {
+        let Some(first) = request.locations.first() else {
+            return Err(Failure::new(Class::Config, "the image has no location"));
+        };
+        let what = first.to_string();
+        let anchored = request.digest.is_some() || request.content_digest.is_some();
+        let open_to_change = request.locations.iter().find(|l| l.is_plain_http());
+        if let Some(plain) = open_to_change.filter(|_| !anchored && !request.insecure) {
+            let text = format!("{plain} is plain HTTP, and no digest is declared");
+            return Err(Failure::new(Class::Config, text)
+                .hint("declare image.digest, use https, or accept it with image.insecure"));
+        }
+        let cancel = Cancel::default();
+        let policy = Policy {
+            anchored,
+            await_missing: false,
+        };
+        let mut download = Download::new(
+            fetcher,
+            Driver::new(cancel.clone())?,
+            &request.locations,
+            http::headers(&request.headers)?,
+            budget,
+            policy,
+        );
+        let mut head = vec![0; HEAD];
+        let count = download.fill(&mut head)?;
+        head.truncate(count);
+        let sniffed = codec::sniff(&what, &head)?;
+
+        let shared = Arc::new(Shared::new(what, cancel));
+        let (received, expected) = (download.received(), download.total());
+        let raw = sniffed.codec == Codec::Raw;
+        let started = Threads::start(
+            &shared,
+            sniffed.codec,
+            download,
+            head,
+            request.digest.as_ref().map(Digest::algorithm),
+            request.content_digest.as_ref().map(Digest::algorithm),
+        );
+        // Where a thread could not be started, those before it must not wait for ever.
+        let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
+        let content_length = expected.filter(|_| raw);
+        Ok(ImageStream {
+            shared,
+            request,
+            codec: sniffed.codec,
+            content_length,
+            content_at_least: content_length.unwrap_or(sniffed.at_least),
+            received,
+            expected,
+            blocks: Some(blocks),
+            threads: Some(threads),
+            held: Arc::default(),
+            ended: false,
+        })
+    }
+
+    /// How the download is compressed, by its first bytes.
+    pub fn format(&self) -> Codec {
+        self.codec
+    }
+
+    /// The length of the decoded content in bytes, where it is known for certain before the end: raw images
+    /// of known length.
+    pub fn content_length(&self) -> Option<u64> {
+        self.content_length
+    }
+
+    /// The decoded content has at least that many bytes: what a zstd frame's header says (further frames
+    /// may follow), the length of a raw image, otherwise 0. A disk smaller than this need not be written to.
+    pub fn content_at_least(&self) -> u64 {
+        self.content_at_least
+    }
+
+    /// How far the download is.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            received: self.received.load(Ordering::Relaxed),
+            expected: self.expected,
+        }
+    }
+
+    /// The next block of decoded content: exactly [`super::BLOCK`] bytes, except for the last one. `None`
+    /// after the last; that alone proves nothing, see [`ImageStream::finish`]. At most
+    /// [`MAX_HELD`] blocks may be held when this is called.
+    pub fn next_block(&mut self) -> Result<Option<Block>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let held = self.held.load(Ordering::SeqCst);
+        if held > MAX_HELD {
+            let text = format!("{held} blocks are held, at most {MAX_HELD} may be");
+            return Err(Failure::new(Class::Bug, text));
+        }
+        match self.blocks.as_ref().map(Receiver::recv) {
+            Some(Ok(Item::Data(slab))) => Ok(Some(Block::new(slab, &self.held))),
+            Some(Ok(Item::End)) => {
+                self.ended = true;
+                Ok(None)
+            }
+            Some(Err(_)) | None => {
+                self.blocks = None;
+                Err(self.shared.fault())
+            }
+        }
+    }
+
+    /// The verdict, after [`ImageStream::next_block`] gave `None`. Fails with [`Class::Integrity`] when a digest
+    /// is not the declared one.
+    pub fn finish(mut self) -> Result<Verified> {
+        let unfinished = || {
+            let text = format!("{} was not read to its end", self.shared.what);
+            Failure::new(Class::Bug, text)
+        };
+        if !self.ended {
+            return Err(unfinished());
+        }
+        let findings = self.threads.take().and_then(Threads::join);
+        let Some(findings) = findings else {
+            return Err(unfinished());
+        };
+        verdict(Evidence {
+            what: &self.shared.what,
+            received: findings.received,
+            content_length: findings.content_length,
+            download: findings.download,
+            content: findings.content,
+            declared: self.request.digest.as_ref(),
+            declared_content: self.request.content_digest.as_ref(),
+        })
+    }
+}
+
+impl Drop for ImageStream {
+    fn drop(&mut self) {
+        self.shared.stop();
+        self.blocks = None;
+        if let Some(threads) = self.threads.take() {
+            // What they found is of no interest any more.
+            let _ = threads.join();
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The proof that a stream was complete (invariant I3). It can be had from [`super::ImageStream::finish`]
+//! only, so whoever asks for a [`Verified`] cannot be reached by bytes that were not checked.
+
+use crate::error::{Class, Failure, Result};
+use crate::units::{Bytes, Digest, HashAlgorithm};
+
+/// Length matched, the decoder reached its end, nothing trailed, every declared digest matched.
+#[derive(Debug)]
+pub struct Verified {
+    received: Bytes,
+    content_length: Bytes,
+    download: Vec<Digest>,
+    content: Vec<Digest>,
+    proven: bool,
+}
+
+impl Verified {
+    /// Bytes of the download.
+    pub fn received(&self) -> Bytes {
+        self.received
+    }
+
+    /// Bytes of the decoded content.
+    pub fn content_length(&self) -> Bytes {
+        self.content_length
+    }
+
+    /// The SHA-256 of the download; it is always computed.
+    pub fn download_digest(&self) -> Option<&Digest> {
+        sha256(&self.download)
+    }
+
+    /// A digest of the decoded content, where it was computed: declared, or the same as the download's.
+    pub fn content_digest(&self) -> Option<&Digest> {
+        sha256(&self.content).or(self.content.first())
+    }
+
+    /// Whether a declared digest was among what was checked.
+    pub fn is_proven(&self) -> bool {
+        self.proven
+    }
+}
+
+fn sha256(digests: &[Digest]) -> Option<&Digest> {
+    digests
+        .iter()
+        .find(|d| d.algorithm() == HashAlgorithm::Sha256)
+}
+
+/// What the stages counted and computed.
+pub(super) struct Evidence<'a> {
+    pub(super) what: &'a str,
+    pub(super) received: u64,
+    pub(super) content_length: u64,
+    pub(super) download: Vec<Digest>,
+    pub(super) content: Vec<Digest>,
+    pub(super) declared: Option<&'a Digest>,
+    pub(super) declared_content: Option<&'a Digest>,
+}
+
+/// The verdict.
+pub(super) fn verdict(evidence: Evidence<'_>) -> Result<Verified> {
+    let Evidence {
+        what,
+        received,
+        content_length,
+        download,
+        content,
+        declared,
+        declared_content,
+    } = evidence;
+    check(what, "download", declared, &download, &content)?;
+    check(
+        what,
+        "decoded content",
+        declared_content,
+        &content,
+        &download,
+    )?;
+    Ok(Verified {
+        received: Bytes(received),
+        content_length: Bytes(content_length),
+        download,
+        content,
+        proven: declared.is_some() || declared_content.is_some(),
+    })
+}
+
+fn check(
+    what: &str,
+    of: &str,
+    declared: Option<&Digest>,
+    computed: &[Digest],
+    others: &[Digest],
+) -> Result<()> {
+    let Some(declared) = declared else {
+        return Ok(());
+    };
+    let found = computed
+        .iter()
+        .find(|d| d.algorithm() == declared.algorithm())
+        .ok_or_else(|| {
+            Failure::new(Class::Bug, format!("the {of} of {what} was not hashed")).permanent()
+        })?;
+    if found == declared {
+        return Ok(());
+    }
+    let hint = if others.contains(declared) {
+        "`digest` is that of the file as it is downloaded, `contentDigest` that of its decoded content: they are interchanged"
+    } else {
+        "the image and its digest are of two versions, or somebody changed the image"
+    };
+    Err(Failure::new(
+        Class::Integrity,
+        format!("the {of} of {what} has the digest {found}, declared is {declared}"),
+    )
+    .hint(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(byte: &str) -> Digest {
+        format!("sha256:{}", byte.repeat(32)).parse().unwrap()
+    }
+
+    #[test]
+    fn every_declared_digest_must_match() {
+        let (a, b) = (digest("aa"), digest("bb"));
+        let judge = |declared: Option<&Digest>, declared_content: Option<&Digest>| {
+            verdict(Evidence {
+                what: "x",
+                received: 1,
+                content_length: 2,
+                download: vec![a.clone()],
+                content: vec![b.clone()],
+                declared,
+                declared_content,
+            })
+        };
+        assert!(judge(Some(&a), Some(&b)).unwrap().is_proven());
+        assert!(!judge(None, None).unwrap().is_proven());
+        for (d, c) in [(Some(&b), None), (None, Some(&a)), (Some(&a), Some(&a))] {
+            let failure = judge(d, c).unwrap_err();
+            assert_eq!(failure.class(), Class::Integrity);
+            assert!(failure.next().unwrap().contains("interchanged"));
+        }
+        let sha512 = format!("sha512:{}", "aa".repeat(64)).parse().unwrap();
+        assert_eq!(judge(Some(&sha512), None).unwrap_err().class(), Class::Bug);
+    }
+}
