@@ -9,6 +9,7 @@ pub mod clock;
 pub mod console;
 pub mod modules;
 pub mod mounts;
+pub mod network;
 pub mod supervise;
 pub mod verdict;
 
