@@ -341,8 +341,16 @@ fn as_pid_1s_child() -> ExitCode {
     let reporter = init::console::reporter(&cmdline);
     let hardware = init::bring_up::run(&cmdline, &reporter);
     let mut network = None;
-    let mut bring_network_up = || {
-        network = Some(init::network::bring_up(&cmdline, &reporter)?);
+    let mut bring_network_up = |patience| {
+        let deadline = sys::clock::Deadline::after(patience);
+        let up = init::network::bring_up(
+            &cmdline,
+            init::network::Places::default(),
+            deadline,
+            &reporter,
+        )?;
+        // Kept until the end: its threads renew the leases.
+        network = Some(up);
         Ok(())
     };
     let mut entrance = Entrance {

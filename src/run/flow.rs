@@ -42,8 +42,8 @@ pub enum Role {
 /// Changes a config before it is interpreted: the flags of a command.
 pub type Amend<'a> = &'a dyn Fn(Option<wire::BootConfig>) -> Result<wire::BootConfig>;
 
-/// Brings the network up, where this program has to.
-pub type Network<'a> = &'a mut dyn FnMut() -> Result<()>;
+/// Brings the network up within a time, where this program has to.
+pub type Network<'a> = &'a mut dyn FnMut(Duration) -> Result<()>;
 
 /// What an entrance asks for.
 pub struct Entrance<'a> {
@@ -158,11 +158,12 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         .retry_for
         .or(word_duration(entrance.cmdline, "ironroot.timeout")?);
     let default_retry = Duration::from_secs(if in_initrd { 30 * 60 } else { 60 });
+    let patience = retry_for.unwrap_or(default_retry);
     let mut network_is_up = false;
     let mut bring_up = |entrance: &mut Entrance<'_>| match entrance.network.as_mut() {
         Some(network) if !network_is_up => {
             network_is_up = true;
-            network()
+            network(patience)
         }
         _ => Ok(()),
     };
