@@ -51,6 +51,9 @@ class Archive:
             path = f"usr/{path}"
         if path in MERGED or not path:
             raise PackError(f"/{path} is the initramfs's own and cannot be replaced")
+        was_directory = path in self.entries and stat.S_ISDIR(self.entries[path][0])
+        if was_directory and not stat.S_ISDIR(mode):
+            raise PackError(f"/{path} is a directory in the initramfs: name the file below it")
         parent = path.rpartition("/")[0]
         if parent and parent not in self.entries:
             self.directory(parent)
