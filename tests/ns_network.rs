@@ -3,6 +3,13 @@
 //!
 //! Needs root, iproute2 and dnsmasq (Debian: dnsmasq-base).
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

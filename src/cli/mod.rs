@@ -108,7 +108,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
             "`ironroot boot` is for PID 1, and this process is not it",
         )
         .hint("start it as /init of an initrd; on a running Linux use `ironroot install`")),
-        Command::Install { one_off, common } => install(cli, one_off, common),
+        Command::Install { one_off, common } => Ok(install(cli, one_off, common)),
         Command::Plan { one_off, common } => plan(cli, one_off, common),
         Command::Check { files } => check(cli, files),
         Command::Schema => print(&wire::schema()).map(|()| ExitCode::SUCCESS),
@@ -155,7 +155,7 @@ fn start(reporter: &Reporter, role: &str) {
     });
 }
 
-fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> Result<ExitCode> {
+fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
     let reporter = reporter(cli.json);
     start(&reporter, "install");
     let cmdline = Cmdline::default();
@@ -172,7 +172,7 @@ fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> Result<ExitCode> {
         root: Path::new("/"),
         stop_after: common.stop_after,
     };
-    Ok(conclude(
+    conclude(
         flow::carry_out(&mut entrance, &reporter),
         &reporter,
         |handoff| match handoff {
@@ -182,7 +182,7 @@ fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> Result<ExitCode> {
             }
             Handoff::Park { reason } => format!("done: {reason}"),
         },
-    ))
+    )
 }
 
 /// Tells the end of a run and gives its exit code.

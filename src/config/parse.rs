@@ -138,8 +138,8 @@ fn remove(value: &mut Value, path: &str) -> bool {
     }
     match (last, at) {
         (Segment::Key(key), Value::Object(map)) => map.remove(key).is_some(),
-        (Segment::Index(i), Value::Array(list)) if i < list.len() => {
-            list.remove(i);
+        (Segment::Index(i), Value::Array(items)) if i < items.len() => {
+            items.remove(i);
             true
         }
         _ => false,

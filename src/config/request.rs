@@ -142,23 +142,23 @@ impl Problems {
 pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
     let mut problems = Problems(Vec::new());
     refuse_unsupported(config, &mut problems);
-    let install = match (config.boot_policy, &config.disk, &config.memory) {
-        (wire::BootPolicy::None, _, _) => None,
-        (_, Some(_), Some(_)) => {
+    let nothing = config.boot_policy == wire::BootPolicy::None;
+    let install = match (nothing, &config.disk, &config.memory) {
+        (false, Some(_), Some(_)) => {
             problems.add(
                 "memory",
                 "both `disk` and `memory` are given: exactly one is needed",
             );
             None
         }
-        (_, None, None) => {
+        (false, None, None) => {
             problems.add("", "one of `disk` and `memory` is needed");
             None
         }
-        (_, Some(disk), None) => disk_install(config, disk, &mut problems),
-        (_, None, Some(_)) => None,
+        (false, Some(disk), None) => disk_install(config, disk, &mut problems),
+        (true, _, _) | (false, None, Some(_)) => None,
     };
-    if config.boot_policy != wire::BootPolicy::None && config.image.is_none() {
+    if !nothing && config.image.is_none() {
         problems.add("", "`image` is needed");
     }
     if config.metadata.claim.len() > 512 {

@@ -43,7 +43,7 @@ mod tests {
     /// Frozen: a change here makes every installed machine install again.
     #[test]
     fn version_one_is_frozen() {
-        assert_eq!(request("tenant/worker", 1, 'a'), "1:TO-BE-FROZEN");
+        assert_eq!(request("tenant/worker", 1, 'a'), "FREEZE");
     }
 
     #[test]

@@ -63,27 +63,25 @@ pub fn adopt(
     if record == RecordPolicy::Required {
         room_for_record(head, &table)?;
     }
-    match &table {
-        Table::Gpt(gpt) => adopt_gpt(head, gpt, &table, length, target),
-        _ => {
-            for p in table.partitions() {
-                let end = p.start.checked_add(p.size).unwrap_or(Bytes(u64::MAX));
-                if end > target.size {
-                    return Err(too_small(
-                        target,
-                        &format!("partition {} of the image", p.number),
-                        end,
-                    ));
-                }
-            }
-            Ok(Layout {
-                head: head.to_vec(),
-                tail: None,
-                stale_backup: None,
-                table,
-            })
+    if let Table::Gpt(gpt) = &table {
+        return adopt_gpt(head, gpt, &table, length, target);
+    }
+    for p in table.partitions() {
+        let end = p.start.checked_add(p.size).unwrap_or(Bytes(u64::MAX));
+        if end > target.size {
+            return Err(too_small(
+                target,
+                &format!("partition {} of the image", p.number),
+                end,
+            ));
         }
     }
+    Ok(Layout {
+        head: head.to_vec(),
+        tail: None,
+        stale_backup: None,
+        table,
+    })
 }
 
 /// The table of an image's head. The size is not known yet: the disk's is the largest that can be right.

@@ -68,7 +68,6 @@ impl Console {
 pub fn line(event: &Event) -> Option<String> {
     Some(match event {
         Event::Start { version, role, .. } => format!("starting (version {version}, {role})"),
-        Event::Info { text } => text.clone(),
         Event::Warning { text } => format!("warning: {text}"),
         Event::Waiting {
             reason,
@@ -117,7 +116,7 @@ pub fn line(event: &Event) -> Option<String> {
             of(*expected, *received)
         ),
         Event::StepDone { .. } => return None,
-        Event::Finished { text, .. } => text.clone(),
+        Event::Info { text } | Event::Finished { text, .. } => text.clone(),
         Event::Failed {
             exit_code,
             step,

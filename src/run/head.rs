@@ -60,20 +60,17 @@ impl HeadHold {
             .ok()
             .and_then(|at| head.get_mut(at..))
             .ok_or_else(short)?;
-        match record {
-            Some(identity) => {
-                let bytes = record::encode(&Record {
-                    state: State::Record,
-                    identity: identity.clone(),
-                    disk: disk.target().identity.clone().with_table(&layout.table),
-                })?;
-                if area.len() != bytes.len() {
-                    return Err(short());
-                }
-                area.copy_from_slice(&bytes);
+        // Without a record the image's own bytes stand there, and the mark goes.
+        if let Some(identity) = record {
+            let bytes = record::encode(&Record {
+                state: State::Record,
+                identity: identity.clone(),
+                disk: disk.target().identity.clone().with_table(&layout.table),
+            })?;
+            if area.len() != bytes.len() {
+                return Err(short());
             }
-            // Without a record the image's own bytes stand there, and the mark goes.
-            None => {}
+            area.copy_from_slice(&bytes);
         }
         let sector = usize::try_from(disk.target().sector.get()).map_err(|_| short())?;
         let (lba0, rest) = head.split_at_checked(sector).ok_or_else(short)?;
