@@ -91,7 +91,7 @@ proptest! {
     fn no_cut_ends_well(content in content(), at in any::<prop::sample::Index>()) {
         for codec in PACKED {
             let packed = pack(codec, &content);
-            let cut = &packed[..at.index(packed.len() - 1) + 1];
+            let cut = &packed[..=at.index(packed.len() - 1)];
             if cut.len() < packed.len() {
                 prop_assert!(whole(codec, cut).is_err(), "{} cut at {}", codec, cut.len());
             }
