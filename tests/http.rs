@@ -247,6 +247,13 @@ fn secrets_go_to_their_origin_only_and_into_no_message() {
         (None, None)
     );
 
+    let accepting = [("Accept-Encoding", "gzip"), ("User-Agent", "mine")];
+    let server = FaultServer::start(|_| ok(b"plain"));
+    get_with(&server.url("/"), &accepting, LONG).unwrap();
+    let request = &server.requests()[0];
+    assert_eq!(request.header("accept-encoding"), Some("identity"));
+    assert_eq!(request.header("user-agent"), Some("mine"));
+
     let refused = get_with(
         "http://bob:5ecret@127.0.0.1:1/?token=5ecret",
         &headers,
