@@ -12,6 +12,21 @@ use support::images::{
     ETAG, LONG, RIGHT, SHORT, fails, get, gzip, image, read, request, resetting, sha256, xz, zstd,
 };
 
+/// The first 100000 bytes of `data`, then a reset.
+fn broken(request: &Request, data: &[u8]) -> Vec<Act> {
+    let stop_after = Some(100_000);
+    let mut acts = file(
+        request,
+        data,
+        Serve {
+            stop_after,
+            ..RIGHT
+        },
+    );
+    acts.push(Act::Reset);
+    acts
+}
+
 #[test]
 fn a_connection_that_breaks_every_few_bytes_is_resumed_where_it_broke() {
     let content = image(900_000);
@@ -147,19 +162,7 @@ fn a_file_that_changes_half_way_is_never_mixed() {
     for (name, second) in seconds {
         let (old, new) = (old.clone(), new.clone());
         let server = FaultServer::start(move |request| match request.number {
-            0 => {
-                let stop_after = Some(100_000);
-                let mut acts = file(
-                    request,
-                    &old,
-                    Serve {
-                        stop_after,
-                        ..RIGHT
-                    },
-                );
-                acts.push(Act::Reset);
-                acts
-            }
+            0 => broken(request, &old),
             _ => second(request, &new),
         });
         let failure = fails(server.url("/"), LONG);
@@ -179,18 +182,7 @@ fn a_wrong_content_range_is_refused() {
     ] {
         let data = content.clone();
         let server = FaultServer::start(move |request| match request.range_from() {
-            None => {
-                let mut acts = file(
-                    request,
-                    &data,
-                    Serve {
-                        stop_after: Some(100_000),
-                        ..RIGHT
-                    },
-                );
-                acts.push(Act::Reset);
-                acts
-            }
+            None => broken(request, &data),
             Some(_) => vec![
                 head(
                     "206 Partial Content",
@@ -211,18 +203,7 @@ fn a_wrong_content_range_is_refused() {
 fn more_than_the_announced_length_is_refused() {
     let content = image(300_000);
     let server = FaultServer::start(move |request| match request.range_from() {
-        None => {
-            let mut acts = file(
-                request,
-                &content,
-                Serve {
-                    stop_after: Some(100_000),
-                    ..RIGHT
-                },
-            );
-            acts.push(Act::Reset);
-            acts
-        }
+        None => broken(request, &content),
         Some(from) => {
             let range = format!("bytes {from}-299999/300000");
             vec![
@@ -435,18 +416,7 @@ fn a_mirror_continues_only_under_a_digest() {
     let content = image(300_000);
     let data = content.clone();
     let first = FaultServer::start(move |request| match request.number {
-        0 => {
-            let mut acts = file(
-                request,
-                &data,
-                Serve {
-                    stop_after: Some(100_000),
-                    ..RIGHT
-                },
-            );
-            acts.push(Act::Reset);
-            acts
-        }
+        0 => broken(request, &data),
         _ => vec![Act::Reset],
     });
     let data = content.clone();
@@ -466,18 +436,7 @@ fn a_mirror_continues_only_under_a_digest() {
 
     let data = content.clone();
     let first = FaultServer::start(move |request| match request.number {
-        0 => {
-            let mut acts = file(
-                request,
-                &data,
-                Serve {
-                    stop_after: Some(100_000),
-                    ..RIGHT
-                },
-            );
-            acts.push(Act::Reset);
-            acts
-        }
+        0 => broken(request, &data),
         _ => vec![Act::Reset],
     });
     let asked = request(&[first.url("/"), mirror.url("/")]);
@@ -490,18 +449,7 @@ fn a_mirror_with_another_version_is_found_out_by_the_digest() {
     let content = image(300_000);
     let data = content.clone();
     let first = FaultServer::start(move |request| match request.number {
-        0 => {
-            let mut acts = file(
-                request,
-                &data,
-                Serve {
-                    stop_after: Some(100_000),
-                    ..RIGHT
-                },
-            );
-            acts.push(Act::Reset);
-            acts
-        }
+        0 => broken(request, &data),
         _ => status("410 Gone", &[]),
     });
     let mirror = FaultServer::start(move |request| file(request, &vec![7; 300_000], RIGHT));
@@ -510,4 +458,46 @@ fn a_mirror_with_another_version_is_found_out_by_the_digest() {
         ..request(&[first.url("/"), mirror.url("/")])
     };
     assert_eq!(read(asked, LONG).err().unwrap().class(), Class::Integrity);
+}
+
+#[test]
+fn a_file_as_mirror_is_not_mixed_in_without_a_digest_either() {
+    let content = image(300_000);
+    let other = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(other.path(), vec![7; 300_000]).unwrap();
+    let first = FaultServer::start(move |request| match request.number {
+        0 => broken(request, &content),
+        _ => vec![Act::Reset],
+    });
+    let asked = request(&[first.url("/"), other.path().display().to_string()]);
+    assert_eq!(read(asked, SHORT).unwrap_err().class(), Class::Network);
+}
+
+#[test]
+fn a_server_that_gives_less_than_the_rest_is_asked_for_more() {
+    let content = image(300_000);
+    let data = content.clone();
+    let server = FaultServer::start(move |request| match request.range_from() {
+        None => file(
+            request,
+            &data,
+            Serve {
+                stop_after: Some(100_000),
+                ..RIGHT
+            },
+        ),
+        // A whole and right answer, but not all of what was asked for (RFC 9110 section 15.3.7).
+        Some(from) => {
+            let to = (from + 50_000).min(data.len());
+            let range = format!("bytes {from}-{}/{}", to - 1, data.len());
+            let length = (to - from).to_string();
+            let headers = [("Content-Range", &*range), ("Content-Length", &*length)];
+            vec![
+                head("206 Partial Content", &headers),
+                Act::Send(data[from..to].to_vec()),
+            ]
+        }
+    });
+    assert!(get(server.url("/")).unwrap() == content);
+    assert!(server.requests().len() >= 5);
 }

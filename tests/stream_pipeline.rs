@@ -345,14 +345,17 @@ fn a_consumer_may_hold_blocks_on_other_threads() {
 
 #[test]
 fn time_that_the_consumer_takes_is_not_time_without_progress() {
-    let content = image(20 * BLOCK);
+    // As many blocks as there are buffers: the next thing that comes from the network is the break.
+    let full = (MAX_HELD + 4) * BLOCK;
+    let content = image(full + BLOCK);
     let data = content.clone();
     let server = FaultServer::start(move |request| {
+        let stop_after = Some(full);
         let mut acts = file(
             request,
             &data,
             Serve {
-                stop_after: Some(16 * BLOCK),
+                stop_after,
                 ..RIGHT
             },
         );
@@ -362,12 +365,18 @@ fn time_that_the_consumer_takes_is_not_time_without_progress() {
         acts
     });
     let mut stream = open(request(&[server.url("/")]), SHORT).unwrap();
-    let mut got = stream.next_block().unwrap().unwrap().to_vec();
-    // The pool is full by now; the break is behind it.
+    let first = stream.next_block().unwrap().unwrap();
+    let mut got = first.to_vec();
+    let deadline = Instant::now() + LONG;
+    while stream.counters().received < full as u64 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     std::thread::sleep(SHORT * 3);
+    drop(first);
     while let Some(block) = stream.next_block().unwrap() {
         got.extend_from_slice(&block);
     }
     assert!(got == content);
     stream.finish().unwrap();
+    assert_eq!(server.requests().len(), 2);
 }
