@@ -118,12 +118,12 @@ pub(super) fn send(
 ) -> Result<reqwest::Response, Attempt> {
     let mut url = request.url.clone();
     for _ in 0..=MAX_REDIRECTS {
-        let mut builder = client
-            .request(request.method.clone(), url.url().clone())
-            .headers(request.public.clone());
+        let mut builder = client.request(request.method.clone(), url.url().clone());
         if request.url.same_origin(&url) {
             builder = builder.headers(request.private.clone());
         }
+        // Second, because the later one wins: nobody may change what resuming relies on.
+        builder = builder.headers(request.public.clone());
         if let Some(body) = &request.body {
             builder = builder.body(body.clone());
         }

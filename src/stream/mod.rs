@@ -1,8 +1,8 @@
 //! How do bytes get from a URL to here, decoded and proven?
 //!
-//! [`Fetcher`] gets small files; [`ImageStream`] gets an image: it fetches ([`download`], which retries,
-//! resumes and changes to mirrors below everything else), hashes, decodes ([`codec`]) and hands out
-//! page-aligned [`Block`]s, each stage on its own thread ([`pipeline`]), within 64 MiB and the decoder's
+//! [`Fetcher`] gets small files; [`ImageStream`] gets an image: it fetches (`download`, which retries,
+//! resumes and changes to mirrors below everything else), hashes, decodes (`codec`) and hands out
+//! page-aligned [`Block`]s, each stage on its own thread (`pipeline`), within 64 MiB and the decoder's
 //! window. Only a stream that was right from its first to its last byte ends in a [`Verified`].
 
 mod budget;

@@ -338,7 +338,7 @@ fn undecodable(
         std::io::ErrorKind::OutOfMemory => Failure::new(
             Class::Integrity,
             format!(
-                "{what} asks for a larger {codec} dictionary than the {} that are allowed",
+                "{what} asks for a larger {codec} window or dictionary than the {} that are allowed",
                 Bytes(WINDOW_CAP)
             ),
         )

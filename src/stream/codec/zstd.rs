@@ -39,7 +39,10 @@ impl Decoder for Zstd {
             }
             let mut input = InBuffer::around(window);
             let mut output = OutBuffer::around(&mut *out);
-            let hint = self.decoder.run(&mut input, &mut output)?;
+            let hint = self
+                .decoder
+                .run(&mut input, &mut output)
+                .map_err(understood)?;
             let (used, made) = (input.pos(), output.pos());
             let stuck = used == 0 && made == 0;
             let at_end = window.is_empty();
@@ -56,6 +59,15 @@ impl Decoder for Zstd {
                 return Err(super::damaged("a frame leads nowhere"));
             }
         }
+    }
+}
+
+/// The library gives its errors as texts only. This one has a remedy of its own.
+fn understood(error: io::Error) -> io::Error {
+    if error.to_string().contains("too much memory") {
+        io::Error::new(io::ErrorKind::OutOfMemory, error)
+    } else {
+        error
     }
 }
 
