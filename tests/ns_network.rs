@@ -503,9 +503,8 @@ fn a_lease_is_renewed_by_the_kernels_way_and_given_up_when_it_is_refused() {
             assert!(!renewal || !message.opts().contains(OptionCode::ServerIdentifier));
             renewals += u32::from(renewal);
             match (renewal, renewals) {
-                (true, 1) => grant(message, FIRST, 12),
+                (true, 1) | (false, 0) => grant(message, FIRST, 12),
                 (true, _) => Some(Answer(MessageType::Nak, Ipv4Addr::UNSPECIFIED, Vec::new())),
-                (false, 0) => grant(message, FIRST, 12),
                 (false, _) => grant(message, SECOND, 3600),
             }
         });

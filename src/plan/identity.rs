@@ -43,7 +43,10 @@ mod tests {
     /// Frozen: a change here makes every installed machine install again.
     #[test]
     fn version_one_is_frozen() {
-        assert_eq!(request("tenant/worker", 1, 'a'), "FREEZE");
+        assert_eq!(
+            request("tenant/worker", 1, 'a'),
+            "1:e5bd388bb3f943520237e6e43525bf32f5e48c1abff274a69bd80a4894b209d2"
+        );
     }
 
     #[test]

@@ -26,11 +26,19 @@ pub struct Layout {
     pub table: Table,
 }
 
-/// How the head of an image fits `target`. `length` is the content's length where it is known. Fails
-/// before anything is written.
+/// What is known of an image's length before it has been read to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Length {
+    /// The whole length, where it is certain.
+    pub exact: Option<Bytes>,
+    /// No less than this, by what the stream's headers declare.
+    pub at_least: Bytes,
+}
+
+/// How the head of an image fits `target`. Fails before anything is written.
 pub fn adopt(
     head: &[u8],
-    length: Option<Bytes>,
+    length: Length,
     target: &Target,
     record: RecordPolicy,
 ) -> Result<Layout, Refusal> {
@@ -38,8 +46,9 @@ pub fn adopt(
     if u64::try_from(head.len()).ok() != Some(MIB) {
         return Err(not_an_image(format!("it has only {} bytes", head.len())));
     }
-    if let Some(length) = length.filter(|l| *l > target.size) {
-        return Err(too_small(target, "the image", length));
+    let declared = length.exact.unwrap_or_default().max(length.at_least);
+    if declared > target.size {
+        return Err(too_small(target, "the image", declared));
     }
     // The table's own sector size speaks for the image; an MBR is written for 512 bytes.
     let table = read_head(head, target);
@@ -64,7 +73,7 @@ pub fn adopt(
         room_for_record(head, &table)?;
     }
     if let Table::Gpt(gpt) = &table {
-        return adopt_gpt(head, gpt, &table, length, target);
+        return adopt_gpt(head, gpt, &table, length.exact, target);
     }
     for p in table.partitions() {
         let end = p.start.checked_add(p.size).unwrap_or(Bytes(u64::MAX));

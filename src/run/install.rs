@@ -9,7 +9,7 @@ use crate::config::request::Image;
 use crate::config::wire::RecordPolicy;
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
-use crate::plan::layout;
+use crate::plan::layout::{self, Length};
 use crate::plan::step::{Span, Target};
 use crate::report::{Event, Reporter};
 use crate::stream::{Block, Budget, Fetcher, ImageRequest, ImageStream, Verified};
@@ -125,7 +125,15 @@ impl Stage {
         ));
         let head_len = usize::try_from(MIB).unwrap_or(usize::MAX);
         let head = first.get(..head_len).unwrap_or(&first);
-        let layout = layout::adopt(head, length.map(Bytes), disk.target(), record)?;
+        let layout = layout::adopt(
+            head,
+            Length {
+                exact: length.map(Bytes),
+                at_least: Bytes(stream.content_at_least()),
+            },
+            disk.target(),
+            record,
+        )?;
         Ok(Stage::Opened(Box::new(Opened {
             disk,
             stream,
