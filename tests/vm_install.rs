@@ -1,0 +1,206 @@
+//! The whole chain in virtual machines: firmware, iPXE, kernel, ironroot as PID 1, the installed disk. Each test
+//! is one path; what a machine costs here is counted in tens of seconds.
+//!
+//! Needs root and the artifacts of `scripts/lab` (`scripts/test` makes them).
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use sha2::{Digest as _, Sha256};
+
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn lab(name: &str) -> PathBuf {
+    let path = project().join("target/lab").join(name);
+    assert!(path.exists(), "{} is missing: run scripts/lab first", path.display());
+    path
+}
+
+/// One start of a machine: what its console said and how the watcher ended.
+struct Boot {
+    output: Output,
+    console: String,
+}
+
+impl Boot {
+    fn of(mut command: Command, log: &Path) -> Boot {
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let console = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+        Boot { output, console }
+    }
+
+    /// The console, if every marker came.
+    fn good(self) -> String {
+        assert!(
+            self.output.status.success(),
+            "{}\n--- errors\n{}\n--- console\n{}",
+            self.output.status,
+            String::from_utf8_lossy(&self.output.stderr),
+            self.console
+        );
+        self.console
+    }
+}
+
+/// A folder of qemu/, played by qemu/scenario.
+struct Scenario {
+    name: &'static str,
+    options: Vec<String>,
+}
+
+impl Scenario {
+    fn new(name: &'static str, options: &[&str]) -> Scenario {
+        Scenario { name, options: options.iter().map(|o| (*o).to_owned()).collect() }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        let work = self.options.iter().position(|o| o == "--work").map(|i| &self.options[i + 1]);
+        project().join("target/lab/scenario").join(work.map_or(self.name, String::as_str)).join(name)
+    }
+
+    fn boot(&self, keep: bool, more: &[&str]) -> Boot {
+        let mut command = Command::new(project().join("qemu/scenario"));
+        command.arg(self.name).args(&self.options);
+        if keep {
+            command.arg("--keep-disk");
+        }
+        command.args(["--", "--timeout=300", "--quiet"]).args(more);
+        Boot::of(command, &self.file("console.log"))
+    }
+
+    fn disk_hash(&self) -> Vec<u8> {
+        let mut file = fs::File::open(self.file("disk.raw")).unwrap();
+        let mut hash = Sha256::new();
+        std::io::copy(&mut file, &mut HashWriter(&mut hash)).unwrap();
+        hash.finalize().to_vec()
+    }
+
+    fn reports(&self) -> String {
+        fs::read_to_string(self.file("reports.jsonl")).unwrap()
+    }
+}
+
+struct HashWriter<'a>(&'a mut Sha256);
+
+impl std::io::Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn table_is_sound(disk: &Path) {
+    let output = Command::new("sgdisk").arg("-v").arg(disk).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("No problems found"), "{text}");
+}
+
+fn uefi_installs_once(scenario: &Scenario) {
+    let installed = ["--until=ironroot: installed: ", "--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok"];
+    let console = scenario.boot(false, &installed).good();
+    assert!(console.contains("next to boot"), "{console}");
+    table_is_sound(&scenario.file("disk.raw"));
+    let reports = scenario.reports();
+    assert!(reports.contains(r#""status":"Success""#), "{reports}");
+    assert!(reports.contains("deb1a000-aaaa-4bbb-8ccc-000000000003"), "{reports}");
+
+    // The firmware asks the network first again: the record is found and not a byte is written.
+    let before = scenario.disk_hash();
+    let again = ["--until=already: boot it, write nothing", "--until=done: the machine restarts now"];
+    let console = scenario.boot(true, &again).good();
+    assert!(!console.contains("ERASE"), "{console}");
+    assert_eq!(scenario.disk_hash(), before, "the second network boot wrote to the disk");
+    assert!(scenario.reports().contains(r#""status":"Success""#), "the second boot reports again");
+
+    // What it left is BootNext: the next start is from the disk, whatever the boot order says.
+    let console = scenario.boot(true, &["--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok"]).good();
+    assert!(!console.contains("ironroot: starting"), "{console}");
+}
+
+#[test]
+fn uefi_nvme_installs_once_and_boots_the_disk() {
+    uefi_installs_once(&Scenario::new("tiny-uefi", &["--bus", "nvme", "--disk-size", "512M"]));
+}
+
+#[test]
+fn bios_installs_parks_at_the_next_network_boot_and_boots_the_disk() {
+    let scenario = Scenario::new("install-bios", &["--disk-size", "512M"]);
+    // One run over two network boots: the machine restarts by itself in between.
+    let markers = ["--until=ironroot: installed: ", "--until=holds this installation already", "--until=parked"];
+    scenario.boot(false, &markers).good();
+    table_is_sound(&scenario.file("disk.raw"));
+    let console =
+        scenario.boot(true, &["--boot=disk", "--until=IRONROOT-TINY-BOOTED.*firmware=bios payload=ok"]).good();
+    assert!(!console.contains("ironroot: starting"), "{console}");
+}
+
+/// A kernel started directly, without firmware and network boot: the quick way to see PID 1 at work.
+fn direct(disk: &Path, words: &str, more: &[&str]) -> Boot {
+    let log = disk.with_extension("log");
+    let mut command = Command::new(project().join("qemu/run"));
+    command
+        .arg("--kernel")
+        .arg(lab("kernel/vmlinuz"))
+        .arg("--initrd")
+        .arg(lab("initramfs.cpio.zst"))
+        .arg(format!("--append=console=ttyS0 quiet panic=10 {words}"))
+        .arg(format!("--disk={},bus=scsi,serial=direct-disk", disk.display()))
+        .arg(format!("--serial-log={}", log.display()))
+        .args(["--memory=512", "--timeout=200", "--quiet", "--no-reboot", "--fail-on=Kernel panic"])
+        .args(more);
+    Boot::of(command, &log)
+}
+
+fn blank_disk(folder: &Path) -> PathBuf {
+    let disk = folder.join("disk.raw");
+    fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    disk
+}
+
+fn is_blank(disk: &Path) -> bool {
+    fs::read(disk).unwrap().iter().all(|b| *b == 0)
+}
+
+#[test]
+fn plan_mode_shows_the_plan_on_a_scsi_disk_and_touches_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = blank_disk(folder.path());
+    // No network: the config is in the command line, the image is never opened.
+    let config = format!(
+        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"/image.raw","digest":"sha256:{}"}},"disk":{{"select":{{"serial":"direct-disk","transport":"virtio"}}}}}}"#,
+        "0".repeat(64)
+    );
+    let words = format!("ironroot.mode=plan ip=off ironroot.config=data:,{}", config.replace('"', "%22"));
+    let console =
+        direct(&disk, &words, &["--net=none", "--until=ERASE begins", "--until=nothing was touched"]).good();
+    assert!(console.contains("/dev/sda") && console.contains("serial direct-disk"), "{console}");
+    assert!(is_blank(&disk));
+}
+
+#[test]
+fn a_config_server_that_never_answers_ends_in_code_11_and_on_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = blank_disk(folder.path());
+    let words = "ironroot.config=http://10.0.2.2:9/${uuid} ironroot.timeout=3s ironroot.on-failure=poweroff";
+    // --wait-end: the machine has to switch itself off.
+    let console = direct(&disk, words, &["--net=user", "--until=FAILED .code 11.", "--wait-end"]).good();
+    assert!(console.contains("next:"), "{console}");
+    assert!(is_blank(&disk));
+}
+
+/// Every bus with every compression: run by scripts/test --all.
+#[test]
+fn matrix_uefi_every_bus_and_format() {
+    for (bus, image) in [("virtio", "tiny.raw.xz"), ("scsi", "tiny.raw.gz"), ("nvme", "tiny.raw")] {
+        let options = ["--work", "matrix-uefi", "--bus", bus, "--image", image, "--disk-size", "512M"];
+        uefi_installs_once(&Scenario::new("tiny-uefi", &options));
+    }
+}
