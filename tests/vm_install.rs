@@ -154,6 +154,7 @@ fn direct(disk: &Path, words: &str, more: &[&str]) -> Boot {
         .arg(format!("--append=console=ttyS0 quiet panic=10 {words}"))
         .arg(format!("--disk={},bus=scsi,serial=direct-disk", disk.display()))
         .arg(format!("--serial-log={}", log.display()))
+        .args(["--smbios=uuid=deb1a000-aaaa-4bbb-8ccc-000000000004,serial=direct-machine"])
         .args(["--memory=512", "--timeout=200", "--quiet", "--no-reboot", "--fail-on=Kernel panic"])
         .args(more);
     Boot::of(command, &log)
