@@ -73,6 +73,24 @@ impl Class {
             .unwrap_or(Class::Bug)
     }
 
+    /// What to do next where a failure itself does not say it better.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Class::Usage => "see --help",
+            Class::Config => "correct the boot config; `ironroot check FILE` tests it",
+            Class::Network => {
+                "check that the server runs, the URL is right and the network reaches it, then try again"
+            }
+            Class::Integrity => "publish the file again, or correct what the config declares of it",
+            Class::Refused => "see `ironroot disks` for the disks and what holds them",
+            Class::Media => "check the disk's cabling and health, then try again",
+            Class::Space => "give the machine more memory or space",
+            Class::Preserve => "check the source of the preserved path",
+            Class::Handover => "choose the disk in the firmware's boot menu",
+            Class::Bug => "report this with the lines above as a bug of ironroot",
+        }
+    }
+
     /// Whether the same attempt may succeed later without anybody changing the request.
     pub const fn may_heal(self) -> bool {
         match self {
@@ -164,8 +182,8 @@ impl Failure {
     }
 
     /// What to do next.
-    pub fn next(&self) -> Option<&str> {
-        self.hint.as_deref()
+    pub fn next(&self) -> &str {
+        self.hint.as_deref().unwrap_or(self.class.advice())
     }
 }
 
@@ -199,10 +217,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
 
 /// The chain and the hint, as an operator reads them.
 pub fn describe(failure: &Failure) -> String {
-    match failure.next() {
-        Some(hint) => format!("{}\n  next: {hint}", chain(failure)),
-        None => chain(failure),
-    }
+    format!("{}\n  next: {}", chain(failure), failure.next())
 }
 
 /// Adds class and context to errors of the standard library and of crates.
@@ -258,6 +273,7 @@ mod tests {
             chain(&failure),
             "writing /dev/sda at byte 4096: disk on fire"
         );
+        assert!(describe(&failure).ends_with(Class::Media.advice()));
         let hinted = failure.hint("replace the disk");
         assert!(describe(&hinted).ends_with("next: replace the disk"));
     }

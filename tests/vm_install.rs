@@ -16,7 +16,11 @@ fn project() -> &'static Path {
 
 fn lab(name: &str) -> PathBuf {
     let path = project().join("target/lab").join(name);
-    assert!(path.exists(), "{} is missing: run scripts/lab first", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run scripts/lab first",
+        path.display()
+    );
     path
 }
 
@@ -54,12 +58,22 @@ struct Scenario {
 
 impl Scenario {
     fn new(name: &'static str, options: &[&str]) -> Scenario {
-        Scenario { name, options: options.iter().map(|o| (*o).to_owned()).collect() }
+        Scenario {
+            name,
+            options: options.iter().map(|o| (*o).to_owned()).collect(),
+        }
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        let work = self.options.iter().position(|o| o == "--work").map(|i| &self.options[i + 1]);
-        project().join("target/lab/scenario").join(work.map_or(self.name, String::as_str)).join(name)
+        let work = self
+            .options
+            .iter()
+            .position(|o| o == "--work")
+            .map(|i| &self.options[i + 1]);
+        project()
+            .join("target/lab/scenario")
+            .join(work.map_or(self.name, String::as_str))
+            .join(name)
     }
 
     fn boot(&self, keep: bool, more: &[&str]) -> Boot {
@@ -104,41 +118,76 @@ fn table_is_sound(disk: &Path) {
 }
 
 fn uefi_installs_once(scenario: &Scenario) {
-    let installed = ["--until=ironroot: installed: ", "--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok"];
+    let installed = [
+        "--until=ironroot: installed: ",
+        "--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok",
+    ];
     let console = scenario.boot(false, &installed).good();
     assert!(console.contains("next to boot"), "{console}");
     table_is_sound(&scenario.file("disk.raw"));
     let reports = scenario.reports();
     assert!(reports.contains(r#""status":"Success""#), "{reports}");
-    assert!(reports.contains("deb1a000-aaaa-4bbb-8ccc-000000000003"), "{reports}");
+    assert!(
+        reports.contains("deb1a000-aaaa-4bbb-8ccc-000000000003"),
+        "{reports}"
+    );
 
     // The firmware asks the network first again: the record is found and not a byte is written.
     let before = scenario.disk_hash();
-    let again = ["--until=already: boot it, write nothing", "--until=done: the machine restarts now"];
+    let again = [
+        "--until=already: boot it, write nothing",
+        "--until=done: the machine restarts now",
+    ];
     let console = scenario.boot(true, &again).good();
     assert!(!console.contains("ERASE"), "{console}");
-    assert_eq!(scenario.disk_hash(), before, "the second network boot wrote to the disk");
-    assert!(scenario.reports().contains(r#""status":"Success""#), "the second boot reports again");
+    assert_eq!(
+        scenario.disk_hash(),
+        before,
+        "the second network boot wrote to the disk"
+    );
+    assert!(
+        scenario.reports().contains(r#""status":"Success""#),
+        "the second boot reports again"
+    );
 
     // What it left is BootNext: the next start is from the disk, whatever the boot order says.
-    let console = scenario.boot(true, &["--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok"]).good();
+    let console = scenario
+        .boot(
+            true,
+            &["--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok"],
+        )
+        .good();
     assert!(!console.contains("ironroot: starting"), "{console}");
 }
 
 #[test]
 fn uefi_nvme_installs_once_and_boots_the_disk() {
-    uefi_installs_once(&Scenario::new("tiny-uefi", &["--bus", "nvme", "--disk-size", "512M"]));
+    uefi_installs_once(&Scenario::new(
+        "tiny-uefi",
+        &["--bus", "nvme", "--disk-size", "512M"],
+    ));
 }
 
 #[test]
 fn bios_installs_parks_at_the_next_network_boot_and_boots_the_disk() {
     let scenario = Scenario::new("install-bios", &["--disk-size", "512M"]);
     // One run over two network boots: the machine restarts by itself in between.
-    let markers = ["--until=ironroot: installed: ", "--until=holds this installation already", "--until=parked"];
+    let markers = [
+        "--until=ironroot: installed: ",
+        "--until=holds this installation already",
+        "--until=parked",
+    ];
     scenario.boot(false, &markers).good();
     table_is_sound(&scenario.file("disk.raw"));
-    let console =
-        scenario.boot(true, &["--boot=disk", "--until=IRONROOT-TINY-BOOTED.*firmware=bios payload=ok"]).good();
+    let console = scenario
+        .boot(
+            true,
+            &[
+                "--boot=disk",
+                "--until=IRONROOT-TINY-BOOTED.*firmware=bios payload=ok",
+            ],
+        )
+        .good();
     assert!(!console.contains("ironroot: starting"), "{console}");
 }
 
@@ -152,9 +201,19 @@ fn direct(disk: &Path, words: &str, more: &[&str]) -> Boot {
         .arg("--initrd")
         .arg(lab("initramfs.cpio.zst"))
         .arg(format!("--append=console=ttyS0 quiet panic=10 {words}"))
-        .arg(format!("--disk={},bus=scsi,serial=direct-disk", disk.display()))
+        .arg(format!(
+            "--disk={},bus=scsi,serial=direct-disk",
+            disk.display()
+        ))
         .arg(format!("--serial-log={}", log.display()))
-        .args(["--memory=512", "--timeout=200", "--quiet", "--no-reboot", "--fail-on=Kernel panic"])
+        .args(["--smbios=uuid=deb1a000-aaaa-4bbb-8ccc-000000000004,serial=direct-machine"])
+        .args([
+            "--memory=512",
+            "--timeout=200",
+            "--quiet",
+            "--no-reboot",
+            "--fail-on=Kernel panic",
+        ])
         .args(more);
     Boot::of(command, &log)
 }
@@ -178,10 +237,24 @@ fn plan_mode_shows_the_plan_on_a_scsi_disk_and_touches_nothing() {
         r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"/image.raw","digest":"sha256:{}"}},"disk":{{"select":{{"serial":"direct-disk","transport":"virtio"}}}}}}"#,
         "0".repeat(64)
     );
-    let words = format!("ironroot.mode=plan ip=off ironroot.config=data:,{}", config.replace('"', "%22"));
-    let console =
-        direct(&disk, &words, &["--net=none", "--until=ERASE begins", "--until=nothing was touched"]).good();
-    assert!(console.contains("/dev/sda") && console.contains("serial direct-disk"), "{console}");
+    let words = format!(
+        "ironroot.mode=plan ip=off ironroot.config=data:,{}",
+        config.replace('"', "%22")
+    );
+    let console = direct(
+        &disk,
+        &words,
+        &[
+            "--net=none",
+            "--until=ERASE begins",
+            "--until=nothing was touched",
+        ],
+    )
+    .good();
+    assert!(
+        console.contains("/dev/sda") && console.contains("serial direct-disk"),
+        "{console}"
+    );
     assert!(is_blank(&disk));
 }
 
@@ -189,9 +262,15 @@ fn plan_mode_shows_the_plan_on_a_scsi_disk_and_touches_nothing() {
 fn a_config_server_that_never_answers_ends_in_code_11_and_on_failure() {
     let folder = tempfile::tempdir().unwrap();
     let disk = blank_disk(folder.path());
-    let words = "ironroot.config=http://10.0.2.2:9/${uuid} ironroot.timeout=3s ironroot.on-failure=poweroff";
+    // The last console has no driver in the kernel itself: PID 1 starts without any standard stream.
+    let words = "console=hvc0 ironroot.config=http://10.0.2.2:9/${uuid} ironroot.timeout=3s ironroot.on-failure=poweroff";
     // --wait-end: the machine has to switch itself off.
-    let console = direct(&disk, words, &["--net=user", "--until=FAILED .code 11.", "--wait-end"]).good();
+    let console = direct(
+        &disk,
+        words,
+        &["--net=user", "--until=FAILED .code 11.", "--wait-end"],
+    )
+    .good();
     assert!(console.contains("next:"), "{console}");
     assert!(is_blank(&disk));
 }
@@ -199,8 +278,21 @@ fn a_config_server_that_never_answers_ends_in_code_11_and_on_failure() {
 /// Every bus with every compression: run by scripts/test --all.
 #[test]
 fn matrix_uefi_every_bus_and_format() {
-    for (bus, image) in [("virtio", "tiny.raw.xz"), ("scsi", "tiny.raw.gz"), ("nvme", "tiny.raw")] {
-        let options = ["--work", "matrix-uefi", "--bus", bus, "--image", image, "--disk-size", "512M"];
+    for (bus, image) in [
+        ("virtio", "tiny.raw.xz"),
+        ("scsi", "tiny.raw.gz"),
+        ("nvme", "tiny.raw"),
+    ] {
+        let options = [
+            "--work",
+            "matrix-uefi",
+            "--bus",
+            bus,
+            "--image",
+            image,
+            "--disk-size",
+            "512M",
+        ];
         uefi_installs_once(&Scenario::new("tiny-uefi", &options));
     }
 }

@@ -205,7 +205,7 @@ fn conclude(
                 exit_code: failure.class().exit_code(),
                 step: failure.step().map(str::to_owned),
                 error: chain(&failure),
-                next: failure.next().map(str::to_owned),
+                next: failure.next().to_owned(),
             });
             ExitCode::from(failure.class().exit_code())
         }

@@ -149,10 +149,10 @@ fn announce(verdict: &Verdict, reporter: &Reporter) {
         exit_code: class.exit_code(),
         step: None,
         error: verdict.reason.clone(),
-        next: Some(format!(
+        next: format!(
             "the lines above and the kernel's log may say more; on failure: {}",
             verdict.action
-        )),
+        ),
     });
 }
 

@@ -128,11 +128,7 @@ pub fn line(event: &Event) -> Option<String> {
                 .as_ref()
                 .map(|s| format!(" in step {s}"))
                 .unwrap_or_default();
-            let hint = next
-                .as_ref()
-                .map(|n| format!("\n  next: {n}"))
-                .unwrap_or_default();
-            format!("FAILED (code {exit_code}){place}: {error}{hint}")
+            format!("FAILED (code {exit_code}){place}: {error}\n  next: {next}")
         }
     })
 }
@@ -158,7 +154,7 @@ mod tests {
             exit_code: 13,
             step: Some("lock".into()),
             error: "disk /dev/sda is mounted on /".into(),
-            next: Some("unmount it".into()),
+            next: "unmount it".into(),
         })
         .unwrap();
         assert_eq!(

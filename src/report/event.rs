@@ -113,7 +113,7 @@ pub enum Event {
         /// The chain of causes.
         error: String,
         /// What to do next.
-        next: Option<String>,
+        next: String,
     },
 }
 

@@ -421,11 +421,8 @@ impl Download {
                 let _ = write!(text, "; {}: {last}", other.location);
             }
         }
-        let hint = failure.next().map(ToOwned::to_owned);
-        let mut whole = Failure::new(class, text).caused_by(failure);
-        if let Some(hint) = hint {
-            whole = whole.hint(hint);
-        }
+        let next = failure.next().to_owned();
+        let whole = Failure::new(class, text).hint(next).caused_by(failure);
         if transient { whole } else { whole.permanent() }
     }
 }

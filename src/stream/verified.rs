@@ -144,7 +144,7 @@ mod tests {
         for (d, c) in [(Some(&b), None), (None, Some(&a)), (Some(&a), Some(&a))] {
             let failure = judge(d, c).unwrap_err();
             assert_eq!(failure.class(), Class::Integrity);
-            assert!(failure.next().unwrap().contains("interchanged"));
+            assert!(failure.next().contains("interchanged"));
         }
         let sha512 = format!("sha512:{}", "aa".repeat(64)).parse().unwrap();
         assert_eq!(judge(Some(&sha512), None).unwrap_err().class(), Class::Bug);

@@ -234,7 +234,7 @@ fn a_record_that_does_not_fit_is_a_config_error() {
     long.identity.image = "x".repeat(4000);
     let error = encode(&long).unwrap_err();
     assert_eq!(error.class(), Class::Config);
-    assert!(error.next().unwrap().contains("image.digest"));
+    assert!(error.next().contains("image.digest"));
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
