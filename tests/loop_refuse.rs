@@ -302,6 +302,52 @@ fn a_disk_used_as_swap_is_refused() {
 }
 
 #[test]
+fn a_disk_below_another_device_is_refused() {
+    let (_directory, path) = stored(&mbr(4, 3));
+    let disk = LoopDevice::patterned(16);
+    let upper = tool("losetup", &["--find", "--show", disk.arg()]);
+    let upper = upper.trim();
+    let ended = install(&path, "", &disk, ALWAYS);
+    tool("losetup", &["--detach", upper]);
+    ended.failed_with(13, &["in use", upper.trim_start_matches("/dev/")]);
+    assert_pattern(&disk);
+}
+
+#[test]
+fn a_disk_that_appears_late_is_waited_for_and_no_longer_than_asked() {
+    let (directory, path) = stored(&mbr(4, 3));
+    let disk = LoopDevice::blank(16);
+    let link = directory.path().join("by-path");
+    let begin = Instant::now();
+    let run = |wait: &str| {
+        let link = link.to_str().unwrap();
+        let flags = [
+            "--json", "install", "--wait", wait, "--image", &path, "--disk", link,
+        ];
+        ironroot(&flags)
+    };
+    let ended = run("1s").failed_with(13, &["waiting for disk", "does not exist"]);
+    assert!(begin.elapsed() >= Duration::from_secs(1));
+    assert!(begin.elapsed() < Duration::from_secs(8));
+    assert_eq!(
+        ended
+            .events()
+            .iter()
+            .filter(|e| e["event"] == "waiting")
+            .count(),
+        1
+    );
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(700));
+            std::os::unix::fs::symlink(disk.path(), &link).unwrap();
+        });
+        run("20s").succeeded();
+    });
+    assert_eq!(disk.partitions(), [1]);
+}
+
+#[test]
 fn a_partition_is_no_target() {
     let (_directory, path) = stored(&mbr(4, 3));
     let disk = LoopDevice::holding(&gpt(16));
