@@ -138,3 +138,12 @@ impl Config {
         ironroot(&["plan", "--config", self.file().to_str().unwrap()])
     }
 }
+
+/// `image` in a file, which goes with the directory.
+pub fn stored(image: &[u8]) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    std::fs::write(&path, image).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (directory, path)
+}
