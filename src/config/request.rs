@@ -65,6 +65,8 @@ pub struct Image {
     pub headers: Vec<(String, String)>,
     /// A missing proof is forgiven.
     pub insecure: bool,
+    /// What was written is read back.
+    pub verify_disk: bool,
     /// The URL as it was written; it may hold secrets and is never shown.
     pub raw_url: String,
 }
@@ -248,6 +250,7 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
             kind,
             headers: _,
             insecure: _,
+            verify_disk: _,
         } = image;
         problems.unsupported("image.checksums", checksums.is_some());
         problems.unsupported("image.signature", signature.is_some());
@@ -330,6 +333,7 @@ fn disk_install(
             content_digest: image.content_digest.clone(),
             headers: image.headers.clone().into_iter().collect(),
             insecure: image.insecure,
+            verify_disk: image.verify_disk,
             raw_url: image.url.clone(),
         },
         select: disk.select.clone(),
