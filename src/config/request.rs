@@ -61,6 +61,8 @@ pub struct Image {
     pub digest: Option<Digest>,
     /// Digest of the content.
     pub content_digest: Option<Digest>,
+    /// A file of checksums that names the image.
+    pub checksums: Option<Location>,
     /// Headers. They may be secrets.
     pub headers: Vec<(String, String)>,
     /// A missing proof is forgiven.
@@ -243,13 +245,12 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
             mirrors: _,
             digest: _,
             content_digest: _,
-            checksums,
+            checksums: _,
             signature,
             kind,
             headers: _,
             insecure: _,
         } = image;
-        problems.unsupported("image.checksums", checksums.is_some());
         problems.unsupported("image.signature", signature.is_some());
         problems.unsupported("image.kind", *kind == wire::ImageKind::Tree);
     }
@@ -305,11 +306,18 @@ fn disk_install(
         locations.extend(problems.location(&format!("image.mirrors[{i}]"), mirror));
     }
     locations.splice(0..0, [url?]);
-    let proven = image.digest.is_some() || image.content_digest.is_some();
+    let checksums = image
+        .checksums
+        .as_ref()
+        .and_then(|text| problems.location("image.checksums", text));
+    // Whoever can change the image on its way can change a checksum file on the same kind of way.
+    let proven = image.digest.is_some()
+        || image.content_digest.is_some()
+        || checksums.as_ref().is_some_and(|c| !c.is_plain_http());
     if !proven && !image.insecure && locations.iter().any(Location::is_plain_http) {
         problems.add(
             "image",
-            "an image over plain HTTP needs a digest: give `digest` or `contentDigest`, use https, or accept whatever arrives with `insecure`: true",
+            "an image over plain HTTP needs a proof that does not come over plain HTTP: give `digest` or `contentDigest`, `checksums` over https, use https for the image, or accept whatever arrives with `insecure`: true",
         );
     }
     for (i, pem) in config.ca.iter().enumerate() {
@@ -328,6 +336,7 @@ fn disk_install(
             locations,
             digest: image.digest.clone(),
             content_digest: image.content_digest.clone(),
+            checksums,
             headers: image.headers.clone().into_iter().collect(),
             insecure: image.insecure,
             raw_url: image.url.clone(),
@@ -391,6 +400,15 @@ mod tests {
         let digest = format!(r#","digest":"sha256:{}""#, "0".repeat(64));
         assert!(request(&http.replace("EXTRA", &digest)).is_ok());
         assert!(request(&http.replace("EXTRA", r#","insecure":true"#)).is_ok());
+        for (checksums, enough) in [
+            ("https://h/SUMS", true),
+            ("file:///etc/SUMS", true),
+            ("http://h/SUMS", false),
+        ] {
+            let checksums = format!(r#","checksums":"{checksums}""#);
+            let read = request(&http.replace("EXTRA", &checksums));
+            assert_eq!(read.is_ok(), enough, "{checksums}");
+        }
         let mirror = r#""image":{"url":"https://h/a.raw","mirrors":["http://m/a.raw"]},"disk":{}"#;
         assert!(request(mirror).is_err());
     }

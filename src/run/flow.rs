@@ -206,10 +206,13 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     ca.extend(request.ca.iter().map(|pem| pem.clone().into_bytes()));
     let fetcher = Fetcher::new(options(&ca), reporter.clone())?;
     let remote = |l: &Location| matches!(l, Location::Http(_));
-    let image_is_remote = request
-        .install
-        .iter()
-        .any(|i| i.image.locations.iter().any(remote));
+    let image_is_remote = request.install.iter().any(|i| {
+        i.image
+            .locations
+            .iter()
+            .chain(&i.image.checksums)
+            .any(remote)
+    });
     if image_is_remote || request.report.url.is_some() {
         bring_up(entrance)?;
     }

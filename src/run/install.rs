@@ -97,6 +97,7 @@ impl Stage {
                 headers: image.headers.clone(),
                 digest: image.digest.clone(),
                 content_digest: image.content_digest.clone(),
+                checksums: image.checksums.clone(),
                 insecure: image.insecure,
             },
             budget,

@@ -30,6 +30,38 @@ impl Location {
             Location::File(_) => false,
         }
     }
+
+    /// Whether secrets meant for `self` may be sent to `other`.
+    pub(super) fn same_origin(&self, other: &Location) -> bool {
+        match (self, other) {
+            (Location::Http(one), Location::Http(other)) => one.same_origin(other),
+            (Location::File(_), _) | (_, Location::File(_)) => false,
+        }
+    }
+
+    /// The path as people and file lists write it: percent-decoded, without query and fragment.
+    pub(super) fn decoded_path(&self) -> String {
+        match self {
+            Location::Http(url) => percent_decoded(url.url().path()),
+            Location::File(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// RFC 3986 section 2.1; what is no escape stays as it is.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digit = |at: usize| after.get(at).and_then(|b| char::from(*b).to_digit(16));
+        let escaped = match (*first == b'%', digit(0), digit(1)) {
+            (true, Some(high), Some(low)) => u8::try_from(high * 16 + low).ok(),
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(*first));
+        rest = escaped.and_then(|_| after.get(2..)).unwrap_or(after);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl FromStr for Location {
@@ -215,6 +247,19 @@ mod tests {
         ] {
             let failure = text.parse::<Location>().unwrap_err();
             assert!(!failure.to_string().contains("pa55"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn the_path_is_decoded_and_has_no_query() {
+        for (url, path) in [
+            ("https://h/a%20b/x%2b1.raw?token=/y", "/a b/x+1.raw"),
+            ("https://h/100%/%zz%4", "/100%/%zz%4"),
+            ("https://h/%c3%a4", "/ä"),
+            ("/srv/a%20b", "/srv/a%20b"),
+        ] {
+            let location: Location = url.parse().unwrap();
+            assert_eq!(location.decoded_path(), path);
         }
     }
 

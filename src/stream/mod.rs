@@ -17,6 +17,7 @@ mod http;
 mod image;
 mod location;
 mod pipeline;
+mod proof;
 mod resume;
 mod retry_after;
 mod verified;

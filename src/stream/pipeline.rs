@@ -100,13 +100,13 @@ impl Threads {
         codec: Codec,
         download: Download,
         head: Vec<u8>,
-        declared: Option<HashAlgorithm>,
+        demanded: &[HashAlgorithm],
         declared_content: Option<HashAlgorithm>,
     ) -> Result<(Threads, Receiver<Item>)> {
         let raw = codec == Codec::Raw;
         // SHA-256 of the download is always wanted, for the record.
         let mut of_download = vec![HashAlgorithm::Sha256];
-        of_download.extend(declared);
+        of_download.extend(demanded);
         let mut of_content: Vec<HashAlgorithm> = declared_content.into_iter().collect();
         if raw {
             of_download.append(&mut of_content);

@@ -54,8 +54,17 @@ pub(super) struct Evidence<'a> {
     pub(super) content_length: u64,
     pub(super) download: Vec<Digest>,
     pub(super) content: Vec<Digest>,
-    pub(super) declared: Option<&'a Digest>,
+    /// Every digest of the download that is demanded, and by what.
+    pub(super) demanded: &'a [Demand],
     pub(super) declared_content: Option<&'a Digest>,
+}
+
+/// A digest that the download must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Demand {
+    pub(super) digest: Digest,
+    /// Who says so, for messages: "declared", or the name of a checksum file.
+    pub(super) by: String,
 }
 
 /// The verdict.
@@ -66,36 +75,33 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Result<Verified> {
         content_length,
         download,
         content,
-        declared,
+        demanded,
         declared_content,
     } = evidence;
-    check(what, "download", declared, &download, &content)?;
-    check(
-        what,
-        "decoded content",
-        declared_content,
-        &content,
-        &download,
-    )?;
+    for demand in demanded {
+        let Demand { digest, by } = demand;
+        check(what, "download", (digest, by), &download, &content)?;
+    }
+    if let Some(declared) = declared_content {
+        let demand = (declared, "declared");
+        check(what, "decoded content", demand, &content, &download)?;
+    }
     Ok(Verified {
         received: Bytes(received),
         content_length: Bytes(content_length),
         download,
         content,
-        proven: declared.is_some() || declared_content.is_some(),
+        proven: !demanded.is_empty() || declared_content.is_some(),
     })
 }
 
 fn check(
     what: &str,
     of: &str,
-    declared: Option<&Digest>,
+    (declared, by): (&Digest, &str),
     computed: &[Digest],
     others: &[Digest],
 ) -> Result<()> {
-    let Some(declared) = declared else {
-        return Ok(());
-    };
     let found = computed
         .iter()
         .find(|d| d.algorithm() == declared.algorithm())
@@ -112,7 +118,7 @@ fn check(
     };
     Err(Failure::new(
         Class::Integrity,
-        format!("the {of} of {what} has the digest {found}, declared is {declared}"),
+        format!("the {of} of {what} has the digest {found}, {by} is {declared}"),
     )
     .hint(hint))
 }
@@ -129,13 +135,20 @@ mod tests {
     fn every_declared_digest_must_match() {
         let (a, b) = (digest("aa"), digest("bb"));
         let judge = |declared: Option<&Digest>, declared_content: Option<&Digest>| {
+            let demanded: Vec<Demand> = declared
+                .map(|digest| Demand {
+                    digest: digest.clone(),
+                    by: "declared".to_owned(),
+                })
+                .into_iter()
+                .collect();
             verdict(Evidence {
                 what: "x",
                 received: 1,
                 content_length: 2,
                 download: vec![a.clone()],
                 content: vec![b.clone()],
-                declared,
+                demanded: &demanded,
                 declared_content,
             })
         };
