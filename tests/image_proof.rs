@@ -1,16 +1,18 @@
 //! What proves an image: checksum files and detached signatures, right, wrong and missing. Every server is
 //! on the loopback device.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests are tests
 
 mod support;
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
-
 
 use std::time::Duration;
 
 use ironroot::error::{Class, Failure, describe};
-use ironroot::stream::{Budget, ImageRequest, ImageStream, Verified};
-use support::fault_server::{CA_PEM, FaultServer, Request, ok, status};
-use support::images::{LONG, fetcher, gzip, image, request, sha256, sha512};
+use ironroot::stream::{
+    Budget, ImageRequest, ImageStream, Keyring, SignatureKind, SignatureOf, SignatureRequest,
+    Verified,
+};
+use support::fault_server::{Act, CA_PEM, FaultServer, Request, Serve, file, ok, status};
+use support::images::{LONG, RIGHT, fetcher, gzip, image, request, sha256, sha512};
 
 fn read(asked: ImageRequest) -> Result<Verified, Failure> {
     let mut stream = ImageStream::open(&fetcher(&[CA_PEM]), asked, Budget::new(LONG))?;
@@ -172,4 +174,266 @@ fn the_budget_is_shared_and_a_checksum_server_may_be_late() {
     let started = std::time::Instant::now();
     read(request).unwrap();
     assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+/// A minisign key pair, and what it signs.
+struct Signer(minisign::KeyPair);
+
+impl Signer {
+    fn new() -> Signer {
+        Signer(minisign::KeyPair::generate_unencrypted_keypair().unwrap())
+    }
+
+    fn keys(&self) -> Keyring {
+        let public = self.0.pk.to_box().unwrap().to_string();
+        Keyring::parse(SignatureKind::Minisign, public.as_bytes()).unwrap()
+    }
+
+    fn sign(&self, data: &[u8]) -> Vec<u8> {
+        minisign::sign(None, &self.0.sk, data, None, None)
+            .unwrap()
+            .to_bytes()
+    }
+}
+
+fn signed(server: &FaultServer, image: &str, keys: Keyring) -> ImageRequest {
+    ImageRequest {
+        signature: Some(SignatureRequest {
+            kind: SignatureKind::Minisign,
+            keys,
+            location: None,
+            of: SignatureOf::Image,
+        }),
+        insecure: false,
+        ..request(&[server.url(image)])
+    }
+}
+
+/// Plain HTTP: a signature is proof enough.
+fn plain(files: Vec<(&'static str, Vec<u8>)>) -> FaultServer {
+    FaultServer::start(move |request| serve(request, &files))
+}
+
+#[test]
+fn a_signature_beside_the_image_proves_it_in_every_format() {
+    let signer = Signer::new();
+    // More than a block, so that every stage runs several times.
+    let content = image((9 << 20) + 12345);
+    for bytes in [content.clone(), gzip(&content)] {
+        let signature = signer.sign(&bytes);
+        let server = plain(vec![("/x", bytes), ("/x.minisig", signature)]);
+        let verified = read(signed(&server, "/x?token=1", signer.keys())).unwrap();
+        assert!(verified.is_proven());
+        let by = verified.signed_by().unwrap().to_string();
+        assert!(by.starts_with("minisign key "), "{by}");
+        let targets: Vec<String> = server.requests().iter().map(|r| r.target.clone()).collect();
+        assert_eq!(targets, ["/x.minisig?token=1", "/x?token=1"]);
+    }
+}
+
+#[test]
+fn a_wrong_signature_is_never_verified_and_names_key_and_file() {
+    let signer = Signer::new();
+    let content = image(3 << 20);
+    let mut other = content.clone();
+    *other.last_mut().unwrap() ^= 1;
+    let server = plain(vec![("/x", other), ("/x.minisig", signer.sign(&content))]);
+    for insecure in [false, true] {
+        let failure = read(ImageRequest {
+            insecure,
+            ..signed(&server, "/x", signer.keys())
+        })
+        .unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity);
+        let text = describe(&failure);
+        for part in [&server.url("/x"), "minisign key ", "/x.minisig"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_or_foreign_signature_is_refused_before_the_image_is_asked_for() {
+    let (signer, other) = (Signer::new(), Signer::new());
+    let content = image(100_000);
+    let foreign = other.sign(&content);
+    let server = plain(vec![
+        ("/x", content.clone()),
+        ("/y", content),
+        ("/y.minisig", foreign),
+    ]);
+    for (path, part) in [("/x", "is missing"), ("/y", "it was made with key")] {
+        let failure = read(signed(&server, path, signer.keys())).unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity);
+        let text = describe(&failure);
+        assert!(
+            text.contains(part) && text.contains(&server.url(path)),
+            "{text}"
+        );
+    }
+    assert!(
+        server
+            .requests()
+            .iter()
+            .all(|r| r.target.ends_with(".minisig"))
+    );
+}
+
+#[test]
+fn a_signed_image_resumes_across_resets_and_mirrors() {
+    let signer = Signer::new();
+    let content = image(5 << 20);
+    let signature = signer.sign(&content);
+    let broken = content.clone();
+    let server = FaultServer::start(move |request| {
+        if request.target == "/x.minisig" {
+            return ok(&signature);
+        }
+        let stop_after = Some(700_000);
+        let mut acts = file(
+            request,
+            &broken,
+            Serve {
+                stop_after,
+                ..RIGHT
+            },
+        );
+        acts.push(Act::Reset);
+        acts
+    });
+    let mirror = plain(vec![("/m", content)]);
+    let asked = signed(&server, "/x", signer.keys());
+    let locations = vec![
+        server.url("/x").parse().unwrap(),
+        mirror.url("/m").parse().unwrap(),
+    ];
+    assert!(
+        read(ImageRequest { locations, ..asked })
+            .unwrap()
+            .is_proven()
+    );
+}
+
+#[test]
+fn a_signed_checksum_file_proves_over_plain_http() {
+    let signer = Signer::new();
+    let content = image(100_000);
+    let sums = format!("{}  x\n", sha256(&content).hex()).into_bytes();
+    let signature = signer.sign(&sums);
+    let server = plain(vec![
+        ("/x", content),
+        ("/SUMS", sums),
+        ("/SUMS.minisig", signature),
+        ("/bad", b"0 x".to_vec()),
+        ("/bad.minisig", signer.sign(b"1 x")),
+    ]);
+    let asked = |sums: &str, of| {
+        let base = signed(&server, "/x", signer.keys());
+        ImageRequest {
+            checksums: Some(server.url(sums).parse().unwrap()),
+            signature: base.signature.map(|s| SignatureRequest { of, ..s }),
+            ..request(&[server.url("/x")])
+        }
+    };
+    let verified = read(asked("/SUMS", SignatureOf::Checksums)).unwrap();
+    assert!(verified.signed_by().is_some());
+    let failure = read(asked("/bad", SignatureOf::Checksums)).unwrap_err();
+    assert_eq!(failure.class(), Class::Integrity);
+    assert!(
+        failure
+            .to_string()
+            .contains("/bad is not what minisign key"),
+        "{failure}"
+    );
+    // The image's own signature is another thing.
+    let failure = read(asked("/SUMS", SignatureOf::Image)).unwrap_err();
+    assert!(failure.to_string().contains("x.minisig"), "{failure}");
+}
+
+/// GnuPG in a home of its own.
+fn gpg(home: &std::path::Path, arguments: &[&str]) -> Vec<u8> {
+    let output = std::process::Command::new("gpg")
+        .args([
+            "--homedir",
+            home.to_str().unwrap(),
+            "--batch",
+            "--quiet",
+            "--yes",
+        ])
+        .args(["--pinentry-mode", "loopback", "--passphrase", ""])
+        .args(arguments)
+        .output()
+        .expect("gpg is installed (package gnupg)");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output.stdout
+}
+
+#[test]
+fn openpgp_signatures_of_images_and_checksum_files_in_the_ways_distributions_publish_them() {
+    let home = tempfile::Builder::new()
+        .prefix("gpg")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let home = home.path();
+    gpg(home, &["--quick-gen-key", "me", "ed25519", "sign", "never"]);
+    let public = gpg(home, &["--armor", "--export", "me"]);
+    let content = image((5 << 20) + 1);
+    let bsd = format!(
+        "# x: {} bytes\nSHA256 (x) = {}\n",
+        content.len(),
+        sha256(&content).hex()
+    );
+    let write = |name: &str, bytes: &[u8]| {
+        let path = home.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (image_file, sums_file) = (write("x", &content), write("sums", bsd.as_bytes()));
+    let sign = |arguments: &[&str], path: &str| {
+        gpg(home, &[&["--output", "-"], arguments, &[path]].concat())
+    };
+    let server = plain(vec![
+        ("/x", content),
+        ("/x.sig", sign(&["--detach-sign"], &image_file)),
+        ("/SUMS", bsd.into_bytes()),
+        ("/SUMS.gpg", sign(&["--armor", "--detach-sign"], &sums_file)),
+        ("/CHECKSUM", sign(&["--clear-sign"], &sums_file)),
+    ]);
+    let keys = Keyring::parse(SignatureKind::OpenPgp, &public).unwrap();
+    let asked = |of, sums: Option<&str>, at: Option<&str>| ImageRequest {
+        checksums: sums.map(|path| server.url(path).parse().unwrap()),
+        signature: Some(SignatureRequest {
+            kind: SignatureKind::OpenPgp,
+            keys: keys.clone(),
+            location: at.map(|path| server.url(path).parse().unwrap()),
+            of,
+        }),
+        insecure: false,
+        ..request(&[server.url("/x")])
+    };
+    for (of, sums, at) in [
+        (SignatureOf::Image, None, None),
+        (SignatureOf::Image, Some("/SUMS"), None),
+        (SignatureOf::Checksums, Some("/SUMS"), Some("/SUMS.gpg")),
+        (SignatureOf::Checksums, Some("/CHECKSUM"), None),
+    ] {
+        let verified = read(asked(of, sums, at)).unwrap();
+        let by = verified.signed_by().unwrap().to_string();
+        assert!(by.starts_with("OpenPGP key "), "{by}");
+    }
+    for (of, sums, at) in [
+        (SignatureOf::Image, None, Some("/SUMS.gpg")),
+        (SignatureOf::Checksums, Some("/SUMS"), Some("/x.sig")),
+        (SignatureOf::Checksums, Some("/SUMS"), None),
+    ] {
+        let failure = read(asked(of, sums, at)).unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity, "{failure}");
+    }
+    let _ = std::process::Command::new("gpgconf")
+        .args(["--homedir", home.to_str().unwrap(), "--kill", "all"])
+        .status();
 }

@@ -12,7 +12,7 @@ use crate::host::{self, Facts};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
-use crate::stream::{Budget, FetchOptions, Fetcher, Location};
+use crate::stream::{Budget, FetchOptions, Fetcher, Keyring, Location};
 use crate::sys::clock::Deadline;
 use crate::units::{Digest, parse_duration};
 
@@ -82,6 +82,7 @@ impl std::fmt::Debug for Entrance<'_> {
 struct Mission {
     request: Request,
     fetcher: Fetcher,
+    keys: Keyring,
     retry_for: Duration,
     wait: Duration,
 }
@@ -142,6 +143,7 @@ fn decide_and_run(
         fetcher: &mission.fetcher,
         image: mission.request.install.as_ref().map(|i| &i.image),
         retry_for: mission.retry_for,
+        keys: &mission.keys,
         root: entrance.root,
         arch: &facts.machine.arch,
         reporter,
@@ -168,6 +170,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         _ => Ok(()),
     };
 
+    let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
     let bare = Fetcher::new(options(&ca), reporter.clone())?;
     let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
@@ -206,13 +209,10 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     ca.extend(request.ca.iter().map(|pem| pem.clone().into_bytes()));
     let fetcher = Fetcher::new(options(&ca), reporter.clone())?;
     let remote = |l: &Location| matches!(l, Location::Http(_));
-    let image_is_remote = request.install.iter().any(|i| {
-        i.image
-            .locations
-            .iter()
-            .chain(&i.image.checksums)
-            .any(remote)
-    });
+    let image_is_remote = request
+        .install
+        .iter()
+        .any(|i| i.image.all_locations().any(remote));
     if image_is_remote || request.report.url.is_some() {
         bring_up(entrance)?;
     }
@@ -223,6 +223,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         wait: entrance.wait.or(request.wait).unwrap_or(default_wait),
         request,
         fetcher,
+        keys,
     })
 }
 

@@ -14,7 +14,7 @@ use super::fetch::Fetcher;
 use super::http;
 use super::location::Location;
 use super::pipeline::{Shared, Threads};
-use super::proof;
+use super::proof::{self, Expectation, SignatureRequest, SignedBy};
 use super::verified::{Demand, Evidence, Verified, verdict};
 use crate::error::{Class, Failure, Result};
 use crate::units::Digest;
@@ -34,6 +34,8 @@ pub struct ImageRequest {
     /// A file of checksums that names the last segment of the first location's path. The headers go there
     /// as well where it has the origin of one of the locations.
     pub checksums: Option<Location>,
+    /// A detached signature that must fit.
+    pub signature: Option<SignatureRequest>,
     /// A missing proof is accepted: plain HTTP without any digest. A wrong digest never is.
     pub insecure: bool,
 }
@@ -47,6 +49,7 @@ impl std::fmt::Debug for ImageRequest {
             .field("digest", &self.digest)
             .field("content_digest", &self.content_digest)
             .field("checksums", &self.checksums)
+            .field("signature", &self.signature)
             .field("insecure", &self.insecure)
             .finish()
     }
@@ -66,6 +69,9 @@ pub struct Counters {
 pub struct ImageStream {
     shared: Arc<Shared>,
     demanded: Vec<Demand>,
+    /// Whether the download's own signature is demanded.
+    signed: bool,
+    checksums_signed_by: Option<SignedBy>,
     content_digest: Option<Digest>,
     codec: Codec,
     content_length: Option<u64>,
@@ -94,8 +100,13 @@ impl ImageStream {
         };
         let what = first.to_string();
         proof::must_suffice(&request)?;
-        let demanded = proof::demands(fetcher, &request, &mut budget)?;
-        let anchored = !demanded.is_empty() || request.content_digest.is_some();
+        let Expectation {
+            demands: demanded,
+            signature,
+            checksums_signed_by,
+        } = proof::expectation(fetcher, &request, &mut budget)?;
+        let signed = signature.is_some();
+        let anchored = !demanded.is_empty() || signed || request.content_digest.is_some();
         let cancel = Cancel::default();
         let policy = Policy {
             anchored,
@@ -127,6 +138,7 @@ impl ImageStream {
                 .map(|demand| demand.digest.algorithm())
                 .collect::<Vec<_>>(),
             request.content_digest.as_ref().map(Digest::algorithm),
+            signature,
         );
         // Where a thread could not be started, those before it must not wait for ever.
         let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
@@ -134,6 +146,8 @@ impl ImageStream {
         Ok(ImageStream {
             shared,
             demanded,
+            signed,
+            checksums_signed_by,
             content_digest: request.content_digest,
             codec: sniffed.codec,
             content_length,
@@ -217,6 +231,9 @@ impl ImageStream {
             content_length: findings.content_length,
             download: findings.download,
             content: findings.content,
+            signature: findings.signature,
+            signed: self.signed,
+            checksums_signed_by: self.checksums_signed_by.take(),
             demanded: &self.demanded,
             declared_content: self.content_digest.as_ref(),
         })

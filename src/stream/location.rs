@@ -39,6 +39,23 @@ impl Location {
         }
     }
 
+    /// The file beside this one whose name is this one's and `ending`; the query stays.
+    #[must_use]
+    pub fn with_ending(&self, ending: &str) -> Location {
+        match self {
+            Location::Http(HttpUrl(url)) => {
+                let mut url = url.clone();
+                url.set_path(&format!("{}{ending}", url.path()));
+                Location::Http(HttpUrl(url))
+            }
+            Location::File(path) => {
+                let mut name = path.clone().into_os_string();
+                name.push(ending);
+                Location::File(name.into())
+            }
+        }
+    }
+
     /// The path as people and file lists write it: percent-decoded, without query and fragment.
     pub(super) fn decoded_path(&self) -> String {
         match self {
@@ -261,6 +278,19 @@ mod tests {
             let location: Location = url.parse().unwrap();
             assert_eq!(location.decoded_path(), path);
         }
+    }
+
+    #[test]
+    fn the_file_beside_keeps_query_and_escapes() {
+        let beside = |t: &str| t.parse::<Location>().unwrap().with_ending(".minisig");
+        let Location::Http(url) = beside("https://u:p@h:1/a%20b/x.json?uuid=1&t=a/b") else {
+            panic!("not a URL")
+        };
+        assert_eq!(
+            url.url().as_str(),
+            "https://u:p@h:1/a%20b/x.json.minisig?uuid=1&t=a/b"
+        );
+        assert_eq!(beside("/a/x").to_string(), "/a/x.minisig");
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use crate::error::{Class, Failure, Result};
 use crate::units::{Bytes, Digest, HashAlgorithm};
 
+use super::proof::SignedBy;
+
 /// Length matched, the decoder reached its end, nothing trailed, every declared digest matched.
 #[derive(Debug)]
 pub struct Verified {
@@ -12,6 +14,7 @@ pub struct Verified {
     download: Vec<Digest>,
     content: Vec<Digest>,
     proven: bool,
+    signed_by: Option<SignedBy>,
 }
 
 impl Verified {
@@ -35,7 +38,12 @@ impl Verified {
         sha256(&self.content).or(self.content.first())
     }
 
-    /// Whether a declared digest was among what was checked.
+    /// Who signed the download or its checksum file, where a signature was demanded.
+    pub fn signed_by(&self) -> Option<&SignedBy> {
+        self.signed_by.as_ref()
+    }
+
+    /// Whether a digest or a signature was among what was checked.
     pub fn is_proven(&self) -> bool {
         self.proven
     }
@@ -57,6 +65,11 @@ pub(super) struct Evidence<'a> {
     /// Every digest of the download that is demanded, and by what.
     pub(super) demanded: &'a [Demand],
     pub(super) declared_content: Option<&'a Digest>,
+    /// What comparing the download with its signature gave.
+    pub(super) signature: Option<Result<SignedBy>>,
+    /// Whether there must be such a result.
+    pub(super) signed: bool,
+    pub(super) checksums_signed_by: Option<SignedBy>,
 }
 
 /// A digest that the download must have.
@@ -77,6 +90,9 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Result<Verified> {
         content,
         demanded,
         declared_content,
+        signature,
+        signed,
+        checksums_signed_by,
     } = evidence;
     for demand in demanded {
         let Demand { digest, by } = demand;
@@ -86,12 +102,19 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Result<Verified> {
         let demand = (declared, "declared");
         check(what, "decoded content", demand, &content, &download)?;
     }
+    let signature = signature.transpose()?;
+    if signed && signature.is_none() {
+        let text = format!("the signature of {what} was not checked");
+        return Err(Failure::new(Class::Bug, text).permanent());
+    }
+    let signed_by = signature.or(checksums_signed_by);
     Ok(Verified {
         received: Bytes(received),
         content_length: Bytes(content_length),
         download,
         content,
-        proven: !demanded.is_empty() || declared_content.is_some(),
+        proven: !demanded.is_empty() || declared_content.is_some() || signed_by.is_some(),
+        signed_by,
     })
 }
 
@@ -150,6 +173,9 @@ mod tests {
                 content: vec![b.clone()],
                 demanded: &demanded,
                 declared_content,
+                signature: None,
+                signed: false,
+                checksums_signed_by: None,
             })
         };
         assert!(judge(Some(&a), Some(&b)).unwrap().is_proven());
