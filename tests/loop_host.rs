@@ -339,15 +339,18 @@ fn a_record_counts_only_with_its_table_and_sector_0() {
         disk: DiskIdentity::of(&before).with_table(&before.table),
     };
     write(&made, record::OFFSET, &record::encode(&record).unwrap());
-    assert_eq!(made.disk().record, RecordFound::Installed(identity));
+    assert_eq!(made.disk().record, RecordFound::Installed(identity.clone()));
     assert!(made.disk().contents.iter().any(|c| c.what == "gpt"));
-    // As between the record and LBA 0, when power fails.
-    write(&made, 0, &[0; 512]);
+    // A boot sector that something damaged.
+    write(&made, 0, &[7; 512]);
     let found = made.disk().record;
     assert!(
         matches!(&found, RecordFound::Foreign { why } if why.contains("sector 0")),
         "{found:?}"
     );
+    // As between the record and LBA 0, when power fails: the installation is still under way.
+    write(&made, 0, &[0; 512]);
+    assert_eq!(made.disk().record, RecordFound::Mark(identity));
 }
 
 #[test]

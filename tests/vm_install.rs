@@ -262,7 +262,8 @@ fn plan_mode_shows_the_plan_on_a_scsi_disk_and_touches_nothing() {
 fn a_config_server_that_never_answers_ends_in_code_11_and_on_failure() {
     let folder = tempfile::tempdir().unwrap();
     let disk = blank_disk(folder.path());
-    let words = "ironroot.config=http://10.0.2.2:9/${uuid} ironroot.timeout=3s ironroot.on-failure=poweroff";
+    // The last console has no driver in the kernel itself: PID 1 starts without any standard stream.
+    let words = "console=hvc0 ironroot.config=http://10.0.2.2:9/${uuid} ironroot.timeout=3s ironroot.on-failure=poweroff";
     // --wait-end: the machine has to switch itself off.
     let console = direct(
         &disk,

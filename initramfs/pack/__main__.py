@@ -37,6 +37,8 @@ def add_base(archive, args):
         archive.directory(name, 0o1777 if name == "tmp" else 0o700 if name == "root" else 0o755)
     # The kernel opens it as fd 0-2 of /init before anything can mount a devtmpfs.
     archive.device("dev/console", 5, 1, 0o600)
+    # Without it a program in Rust dies before main where the console cannot be opened.
+    archive.device("dev/null", 1, 3, 0o666)
     archive.file("init", args.binary.read_bytes(), 0o755)
     archive.symlink("usr/bin/ironroot", "../../init")
     archive.file("etc/initrd-release", b'NAME="ironroot"\nID=ironroot\nPRETTY_NAME="ironroot initramfs"\n')

@@ -83,7 +83,7 @@ impl OneOff {
         };
         if let Some(url) = &self.image {
             // Another image has another digest: what the config says of the old one must not stay.
-            config.image = Some(value("--image", json!({ "url": url }))?);
+            config.image = Some(value("--image", json!({ "url": from_here(url) }))?);
         }
         if let Some(text) = &self.digest {
             image(&mut config, "--digest")?.digest = Some(value("--digest", json!(text))?);
@@ -119,6 +119,17 @@ fn image<'a>(config: &'a mut wire::BootConfig, flag: &str) -> Result<&'a mut wir
     })
 }
 
+/// A relative path is what a person types at a shell; a config has none.
+fn from_here(text: &str) -> String {
+    if text.starts_with('/') || text.contains(':') {
+        return text.to_owned();
+    }
+    std::path::absolute(text).map_or_else(
+        |_| text.to_owned(),
+        |path| path.to_string_lossy().into_owned(),
+    )
+}
+
 /// A flag's value, read by the same types as the config's.
 fn value<T: DeserializeOwned>(flag: &str, value: Value) -> Result<T> {
     serde_json::from_value(value).map_err(|e| {
@@ -131,7 +142,7 @@ fn value<T: DeserializeOwned>(flag: &str, value: Value) -> Result<T> {
 /// `key=value,key=value`, or a path.
 fn selector(text: &str) -> Result<Value> {
     if text.starts_with('/') || !text.contains('=') {
-        return Ok(json!({ "path": text }));
+        return Ok(json!({ "path": from_here(text) }));
     }
     let mut map = Map::new();
     for part in text.split(',') {
@@ -177,6 +188,9 @@ mod tests {
             select("/dev/vda").unwrap().path.as_deref(),
             Some("/dev/vda")
         );
+        let here = std::env::current_dir().unwrap().join("disk.raw");
+        assert_eq!(select("disk.raw").unwrap().path.as_deref(), here.to_str());
+        assert_eq!(from_here("https://h/x"), "https://h/x");
         let several = select("model=QEMU*,size>=10GiB,rotational=false,transport=nvme").unwrap();
         assert!(several.size.unwrap().allows(crate::units::Bytes(10 << 30)));
         assert_eq!(several.rotational, Some(false));

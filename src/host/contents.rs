@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 
 use super::tables::{self, Table};
-use super::{Content, Disk, DiskKind, RecordFound, signatures, sysfs};
+use super::{Content, DevNum, Disk, DiskKind, RecordFound, signatures, sysfs};
 use crate::image::record;
 use crate::units::SectorSize;
 
@@ -117,6 +117,11 @@ fn read(root: &Path, disk: &Disk) -> Read {
         Ok(()) => record::decode(&area),
         Err(_) => Ok(None),
     };
+    let mut lba0 = vec![0; usize::try_from(sector.get()).unwrap_or(record::SIZE)];
+    let found = match file.read_exact_at(&mut lba0, 0) {
+        Ok(()) => found.map(|record| record.map(|record| record.committed_by(&lba0))),
+        Err(_) => found,
+    };
     let ours = !matches!(found, Ok(None));
     let contents = signatures::probe(&file, disk, &table, ours);
     Read {
@@ -137,7 +142,8 @@ fn not_to_be_read(root: &Path, disk: &Disk) -> Option<String> {
 }
 
 /// Opens the node of `disk` for reading, and makes sure that it is this disk. `O_NONBLOCK` keeps an empty
-/// drive from waiting for its medium. Below another root a plain file is a disk.
+/// drive from waiting for its medium. A plain file is a disk below another root, and where the operator
+/// chose it as one: that disk has no device number.
 fn open(root: &Path, disk: &Disk) -> io::Result<File> {
     let path: PathBuf = root.join(disk.path.strip_prefix("/").unwrap_or(&disk.path));
     let flags = OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
@@ -155,7 +161,7 @@ fn open(root: &Path, disk: &Disk) -> io::Result<File> {
                 disk.dev
             )));
         }
-    } else if root == Path::new("/") || !metadata.is_file() {
+    } else if !metadata.is_file() || (root == Path::new("/") && disk.dev != DevNum::default()) {
         return Err(io::Error::other("it is no block device"));
     }
     // Signatures are few and far apart: reading ahead would double what is read. Advice may be refused.

@@ -56,6 +56,20 @@ pub struct Record {
     pub disk: DiskIdentity,
 }
 
+impl Record {
+    /// The same, as long as LBA 0, which is written after the record and commits it, is not there: an
+    /// installation that was cut off between the two is under way still, and may be finished like any other.
+    /// Only a sector of zeros, as the installation made it, says so; one that was damaged does not.
+    #[must_use]
+    pub fn committed_by(self, lba0: &[u8]) -> Record {
+        let cleared = !lba0.is_empty() && lba0.iter().all(|byte| *byte == 0);
+        Record {
+            state: if cleared { State::Mark } else { self.state },
+            ..self
+        }
+    }
+}
+
 /// What ties a record to its disk, so that a copy of the disk is not taken for an installation. A field
 /// that the disk does not have is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

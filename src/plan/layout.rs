@@ -69,6 +69,9 @@ pub fn adopt(
             have: target.sector,
         });
     }
+    if let Some(length) = length.exact {
+        must_be_whole(&table, length)?;
+    }
     if record == RecordPolicy::Required {
         room_for_record(head, &table)?;
     }
@@ -91,6 +94,27 @@ pub fn adopt(
         stale_backup: None,
         table,
     })
+}
+
+/// Refuses an image whose content ends inside a partition: it was cut short where no decoder and no length
+/// could tell.
+pub fn must_be_whole(table: &Table, length: Bytes) -> Result<(), Refusal> {
+    // The end of an extended partition is that of a container; nothing need be there.
+    let partitions = table.partitions().iter();
+    let cut = partitions
+        .filter(|p| !p.kind.is_extended())
+        .map(|p| (p.start.0.saturating_add(p.size.0), p.number))
+        .max()
+        .filter(|(end, _)| *end > length.0);
+    match cut {
+        Some((end, number)) => Err(Refusal::NotADiskImage {
+            why: format!(
+                "it is cut short: it has {} bytes, and its partition {number} ends at byte {end}",
+                length.0
+            ),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The table of an image's head. The size is not known yet: the disk's is the largest that can be right.
@@ -246,17 +270,18 @@ fn adopt_gpt(
     })
 }
 
-/// The image's own backup GPT, where it would be left in the middle of the disk and in no partition.
+/// The image's own backup GPT, as far as it would be left between the image and the new backup, and in no
+/// partition.
 fn stale(gpt: &Gpt, old: u64, array_sectors: u64, new_start: u64, sector: u64) -> Option<Span> {
     let first = old.checked_sub(array_sectors)?;
     let start = first.checked_mul(sector)?;
-    let length = array_sectors.checked_add(1)?.checked_mul(sector)?;
-    let end = start.checked_add(length)?;
+    let end = old.checked_add(1)?.min(new_start).checked_mul(sector)?;
     let in_partition = gpt
         .partitions
         .iter()
         .any(|p| p.start.0 < end && p.start.0.saturating_add(p.size.0) > start);
-    (start >= MIB && old < new_start && !in_partition).then_some(Span {
+    let length = end.checked_sub(start).filter(|l| *l > 0)?;
+    (start >= MIB && !in_partition).then_some(Span {
         start: Bytes(start),
         length: Bytes(length),
     })

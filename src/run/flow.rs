@@ -22,6 +22,9 @@ pub const STATE: &str = "/run/ironroot";
 /// A disk that appears late is looked for this often.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 
+/// How long a server may be silent at the least, however short the time for retries is.
+const SHORTEST_ATTEMPT: Duration = Duration::from_secs(5);
+
 /// Files of CA certificates that an initrd may carry.
 const CA_FILES: [&str; 2] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -172,7 +175,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
 
     let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
-    let bare = Fetcher::new(options(&ca), reporter.clone())?;
+    let bare = Fetcher::new(options(&ca, patience), reporter.clone())?;
     let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
         (None, "the command line".to_owned(), Vec::new())
     } else {
@@ -185,13 +188,17 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
             bring_up(entrance)?;
         }
         let expected = expected_digest(entrance.cmdline)?;
-        let mut budget = Budget::new(retry_for.unwrap_or(default_retry));
+        let mut budget = Budget::new(patience);
         let Loaded {
             config,
             origin,
             digest,
+            signed_by,
             text,
-        } = source::load(&source, &bare, &mut budget, expected.as_ref())?;
+        } = source::load(&source, &bare, &mut budget, expected.as_ref(), &keys)?;
+        if let Some(key) = signed_by {
+            reporter.info(format!("boot config {origin}: signed by {key}"));
+        }
         reporter.emit(Event::Config {
             origin: origin.clone(),
             digest: digest.to_string(),
@@ -207,7 +214,9 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     tell_pid_1(entrance.role, request.on_failure);
 
     ca.extend(request.ca.iter().map(|pem| pem.clone().into_bytes()));
-    let fetcher = Fetcher::new(options(&ca), reporter.clone())?;
+    retry_for = retry_for.or(request.retry_for);
+    let patience = retry_for.unwrap_or(default_retry);
+    let fetcher = Fetcher::new(options(&ca, patience), reporter.clone())?;
     let remote = |l: &Location| matches!(l, Location::Http(_));
     let image_is_remote = request
         .install
@@ -216,10 +225,9 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     if image_is_remote || request.report.url.is_some() {
         bring_up(entrance)?;
     }
-    retry_for = retry_for.or(request.retry_for);
     let default_wait = Duration::from_secs(if in_initrd { 30 } else { 0 });
     Ok(Mission {
-        retry_for: retry_for.unwrap_or(default_retry),
+        retry_for: patience,
         wait: entrance.wait.or(request.wait).unwrap_or(default_wait),
         request,
         fetcher,
@@ -227,10 +235,16 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     })
 }
 
-fn options(ca: &[Vec<u8>]) -> FetchOptions {
+/// A server that says nothing must not outlast the time for which the operator wants to retry; an attempt
+/// gets a few seconds all the same.
+fn options(ca: &[Vec<u8>], retry_for: Duration) -> FetchOptions {
+    let normal = FetchOptions::default();
+    let most = retry_for.max(SHORTEST_ATTEMPT);
     FetchOptions {
         ca_pem: ca.to_vec(),
-        ..FetchOptions::default()
+        idle_timeout: normal.idle_timeout.min(most),
+        connect_timeout: normal.connect_timeout.min(most),
+        ..normal
     }
 }
 

@@ -7,7 +7,7 @@ use crate::image::record::{self, Record, State};
 use crate::plan::layout::Layout;
 use crate::plan::step::Span;
 use crate::stream::Verified;
-use crate::units::Bytes;
+use crate::units::{Bytes, MIB};
 
 /// The head of an image, fitted to its disk and not written yet.
 #[derive(Debug)]
@@ -31,6 +31,21 @@ impl HeadHold {
     /// The head as it will be written.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// What of a block of the image at `at` may be written before the verdict, and where: neither the head
+    /// nor what stands in the place of the backup table. An image of the disk's very size has its own backup
+    /// there, and with that the disk would have a valid table too early.
+    pub fn body_of<'a>(&self, at: Bytes, block: &'a [u8]) -> (Bytes, &'a [u8]) {
+        let end = at.0.saturating_add(block.len() as u64);
+        let tail = self.layout.tail.as_ref().map_or(end, |(tail, _)| tail.0);
+        let from = at.0.max(MIB).min(end);
+        let to = end.min(tail).max(from);
+        let place = |n: u64| usize::try_from(n.saturating_sub(at.0)).ok();
+        let body = place(from)
+            .zip(place(to))
+            .and_then(|(from, to)| block.get(from..to));
+        (Bytes(from), body.unwrap_or_default())
     }
 
     /// Makes the disk bootable. A [`Verified`] is the price: without a good verdict there is none.
@@ -104,4 +119,34 @@ pub fn clear(disk: &TargetDisk, spans: &[Span]) -> Result<()> {
         disk.zero(*span)?;
     }
     disk.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::tables::Table;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn head_and_place_of_the_backup_wait_and_everything_else_goes_on(
+            at in 0..4 * MIB, length in 0..3 * MIB, tail in proptest::option::of(MIB..6 * MIB),
+        ) {
+            let head = HeadHold::new(Layout {
+                head: vec![],
+                tail: tail.map(|at| (Bytes(at), vec![])),
+                stale_backup: None,
+                table: Table::None,
+            });
+            let block: Vec<u8> = vec![0; usize::try_from(length).unwrap()];
+            let (start, body) = head.body_of(Bytes(at), &block);
+            let from = at.max(MIB);
+            let to = (at + length).min(tail.unwrap_or(u64::MAX));
+            prop_assert_eq!(body.len() as u64, to.saturating_sub(from));
+            prop_assert!(body.is_empty() || start.0 == from);
+            // The part of the block that belongs there.
+            let offset = body.as_ptr() as usize - block.as_ptr() as usize;
+            prop_assert!(body.is_empty() || offset as u64 == from - at);
+        }
+    }
 }

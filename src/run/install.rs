@@ -186,13 +186,10 @@ impl Stage {
         let mut told: Option<Instant> = None;
         let mut next = Some(first);
         while let Some(block) = next.take() {
-            let held = usize::try_from(MIB.saturating_sub(at))
-                .unwrap_or(0)
-                .min(block.len());
-            let (_, body) = block.split_at(held);
-            let start = at.saturating_add(held as u64);
+            disk.must_hold(Bytes(at), block.len())?;
+            let (start, body) = head.body_of(Bytes(at), &block);
             if !body.is_empty() {
-                disk.write_bulk(Bytes(start), body)?;
+                disk.write_bulk(start, body)?;
             }
             at = at.saturating_add(block.len() as u64);
             drop(block);
@@ -204,6 +201,7 @@ impl Stage {
         }
         progress(reporter, &stream, at, total);
         let proof = stream.finish()?;
+        layout::must_be_whole(&head.layout().table, Bytes(at))?;
         reporter.info(format!(
             "verdict: {} of content, {}",
             proof.content_length(),

@@ -122,7 +122,8 @@ impl TargetDisk {
         .hint("the disk does not boot; check its cabling and health, then install again")
     }
 
-    fn within(&self, at: Bytes, length: usize) -> Result<()> {
+    /// Fails where the disk ends before `at` + `length`.
+    pub fn must_hold(&self, at: Bytes, length: usize) -> Result<()> {
         let end = u64::try_from(length).ok().and_then(|l| at.0.checked_add(l));
         if end.is_some_and(|end| end <= self.target.size.0) {
             return Ok(());
@@ -141,7 +142,7 @@ impl TargetDisk {
 
     /// Writes through the page cache; the caller flushes.
     pub fn write(&self, at: Bytes, data: &[u8]) -> Result<()> {
-        self.within(at, data.len())?;
+        self.must_hold(at, data.len())?;
         block::write_at(&self.file, data, at).map_err(|e| self.failed("writing", at, e))
     }
 
@@ -152,7 +153,7 @@ impl TargetDisk {
         let step = usize::try_from(sector).context(Class::Bug, || "sector size")?;
         let whole = data.len() / step * step;
         let (aligned, rest) = data.split_at(whole);
-        self.within(at, data.len())?;
+        self.must_hold(at, data.len())?;
         if !aligned.is_empty() {
             self.write_aligned(at, aligned)?;
         }

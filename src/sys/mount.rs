@@ -87,10 +87,10 @@ fn octal(digits: [u8; 3]) -> Option<u8> {
     })
 }
 
-/// Everything that is mounted in this process's namespace.
+/// Everything that is mounted in the namespace of this thread.
 pub fn mounted() -> io::Result<Vec<Entry>> {
     Ok(parse_mountinfo(&std::fs::read_to_string(
-        "/proc/self/mountinfo",
+        "/proc/thread-self/mountinfo",
     )?))
 }
 

@@ -209,6 +209,26 @@ fn a_mark_needs_no_table_but_its_own_disk() {
 }
 
 #[test]
+fn a_record_without_the_sector_that_commits_it_is_still_a_mark() {
+    let table = Table::Gpt(Gpt {
+        protective: false,
+        ..gpt()
+    });
+    let found = |lba0: &[u8]| Ok(Some(record(State::Record, &table).committed_by(lba0)));
+    let cut_off = judge(found(&[0; 512]), &table, &disk());
+    assert_eq!(cut_off, RecordFound::Mark(identity()));
+    let mut damaged = [0; 512];
+    damaged[511] = 1;
+    why(judge(found(&damaged), &table, &disk()));
+    why(judge(found(&[]), &table, &disk()));
+    let clone = Disk {
+        serial: Some("S2".to_owned()),
+        ..disk()
+    };
+    why(judge(found(&[0; 512]), &table, &clone));
+}
+
+#[test]
 fn a_record_that_does_not_fit_is_a_config_error() {
     let mut long = record(State::Mark, &Table::None);
     long.identity.image = "x".repeat(4000);

@@ -1,0 +1,352 @@
+//! Installations that end too early: at each step, at each write, at ten points of a slow download. Each
+//! time nothing on the disk boots or all of it is complete, and the same command then finishes the work.
+//! Needs root and strace.
+
+// A test that cannot go on fails by panicking, in its helpers too.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "support/installing.rs"]
+mod support;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::disk_image::{MIB, gpt, mbr, sha256};
+use support::fault_server::{Act, FaultServer, head};
+use support::loop_device::{LoopDevice, PATTERN, tool};
+use support::program::{Config, command};
+use support::verdict::{assert_complete_gpt, assert_installed_gpt, same};
+
+/// An image in a file, and the config that installs it.
+struct Case {
+    image: Vec<u8>,
+    path: String,
+    disk: LoopDevice,
+    /// What the disk is filled with.
+    before: u8,
+    overwrite: &'static str,
+}
+
+impl Case {
+    fn new(disk: LoopDevice, before: u8, overwrite: &'static str) -> Case {
+        let image = gpt(8);
+        let path = disk.directory().join("image");
+        std::fs::write(&path, &image).unwrap();
+        Case {
+            image,
+            path: path.to_str().unwrap().to_owned(),
+            disk,
+            before,
+            overwrite,
+        }
+    }
+
+    fn blank() -> Case {
+        Case::new(LoopDevice::blank(12), 0, "IfBlank")
+    }
+
+    fn config(&self) -> Config {
+        Config::new(&self.path, &sha256(&self.image), &self.disk)
+            .with("/disk/overwrite", json!(self.overwrite))
+    }
+
+    /// Nothing boots, or all is there.
+    #[track_caller]
+    fn is_nothing_or_complete(&self) {
+        let lba0 = &self.disk.bytes()[..512];
+        if lba0.iter().all(|b| *b == self.before) {
+            let found = tool("wipefs", &[self.disk.arg()]);
+            assert!(!found.contains("PMBR") && !found.contains("dos"), "{found}");
+        } else if lba0.iter().any(|b| *b != 0) {
+            assert_complete_gpt(&self.disk, &self.image, 512, self.before);
+        }
+    }
+
+    /// The same config is accepted as it is and finishes what was begun.
+    #[track_caller]
+    fn the_same_again_completes_it(&self) {
+        self.config().plan().succeeded();
+        self.config().install(&[]).succeeded();
+        assert_complete_gpt(&self.disk, &self.image, 512, self.before);
+    }
+}
+
+#[test]
+fn stopped_after_any_step() {
+    for step in 0..=8 {
+        let case = if step % 2 == 0 {
+            Case::blank()
+        } else {
+            Case::new(LoopDevice::patterned(12), PATTERN, "Always")
+        };
+        println!("after {step} steps");
+        let ended = case.config().install(&["--stop-after", &step.to_string()]);
+        let complete = step >= 6;
+        if step < 8 {
+            ended.failed_with(70, &["stopped before step"]);
+        }
+        let now = case.disk.bytes();
+        if step < 3 {
+            same(
+                &now,
+                &vec![case.before; now.len()],
+                "before the first write",
+            );
+        } else if complete {
+            assert_complete_gpt(&case.disk, &case.image, 512, case.before);
+        } else if step > 3 {
+            same(&now[..MIB - 4096], &vec![0; MIB - 4096], "the head");
+        }
+        case.is_nothing_or_complete();
+        case.the_same_again_completes_it();
+    }
+}
+
+#[test]
+fn a_reinstallation_stopped_after_any_step() {
+    let mut case = Case::blank();
+    case.config().install(&[]).succeeded();
+    case.overwrite = "IfOurs";
+    for step in 0..=8 {
+        println!("after {step} steps");
+        let raised = case.config().with("/metadata/generation", json!(step + 2));
+        let _ = raised.install(&["--stop-after", &step.to_string()]);
+        let now = case.disk.bytes();
+        match step {
+            // The old system, whole; from the mark on it belongs to the new installation.
+            0..=3 | 6.. => {
+                assert_complete_or_marked(&case, &now);
+            }
+            _ => same(&now[..MIB - 4096], &vec![0; MIB - 4096], "the head"),
+        }
+        // The next round starts from a whole system.
+        raised.plan().succeeded();
+        raised.install(&[]).succeeded();
+        assert_installed_gpt(&case.disk, &case.image, 512, 0);
+    }
+}
+
+#[track_caller]
+fn assert_complete_or_marked(case: &Case, now: &[u8]) {
+    same(
+        &now[MIB..8 * MIB - 33 * 512],
+        &case.image[MIB..8 * MIB - 33 * 512],
+        "body",
+    );
+    let text = tool("sgdisk", &["--verify", case.disk.arg()]);
+    assert!(text.contains("No problems found"), "{text}");
+}
+
+/// A write or a flush, as strace(1) saw it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Call {
+    /// Offset, length.
+    Write(usize, usize),
+    Flush,
+}
+
+/// Runs an installation under strace, and has it killed when it is about to make the `n`th call of a kind.
+/// The calls that it made.
+fn traced(case: &Case, kill: Option<(&str, usize)>) -> Vec<Call> {
+    let log = case.disk.directory().join("strace");
+    let mut strace = Command::new("strace");
+    strace
+        .args([
+            "-f",
+            "-qq",
+            "-s",
+            "0",
+            "-e",
+            "signal=none",
+            "-e",
+            "trace=pwrite64,fsync",
+        ])
+        .arg("-o")
+        .arg(&log);
+    if let Some((call, n)) = kill {
+        strace.args(["-e", &format!("inject={call}:signal=SIGKILL:when={n}")]);
+    }
+    let out = strace
+        .arg(env!("CARGO_BIN_EXE_ironroot"))
+        .args(["install", "--config"])
+        .arg(case.config().file())
+        .output()
+        .expect("strace");
+    let text = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.success(), kill.is_none(), "{text}");
+    if kill.is_some() {
+        assert!(!text.contains("FAILED"), "{text}");
+    }
+    std::fs::read_to_string(log)
+        .unwrap()
+        .lines()
+        .filter_map(|line| {
+            let (call, arguments) = line.split_once(' ')?.1.trim().split_once('(')?;
+            match call {
+                "fsync" => Some(Call::Flush),
+                "pwrite64" => {
+                    let arguments = arguments.split_once(')')?.0;
+                    let mut last = arguments.rsplit(", ");
+                    let offset = last.next()?.parse().ok()?;
+                    Some(Call::Write(offset, last.next()?.parse().ok()?))
+                }
+                _ => None,
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn the_order_of_writes_and_flushes() {
+    use Call::{Flush, Write};
+    let case = Case::blank();
+    let calls = traced(&case, None);
+    println!("{calls:?}");
+    assert_installed_gpt(&case.disk, &case.image, 512, 0);
+    let tail = 12 * MIB - 33 * 512;
+    // The mark alone, then LBA 0 with all of the old head, each on the medium before what follows.
+    let begin = [Write(MIB - 4096, 4096), Flush, Write(0, MIB - 4096), Flush];
+    assert_eq!(calls[..4], begin);
+    // The image's own backup goes; then the backup GPT, the primary with the record, LBA 0, each on the medium before what follows.
+    let end = [
+        Write(8 * MIB - 33 * 512, 33 * 512),
+        Write(tail, 33 * 512),
+        Flush,
+        Write(512, MIB - 512),
+        Flush,
+        Write(0, 512),
+        Flush,
+    ];
+    let (middle, commit) = calls[4..].split_at(calls.len() - 4 - end.len());
+    assert_eq!(commit, end);
+    assert_eq!(middle.last(), Some(&Flush));
+    let cleared = middle.iter().position(|c| *c == Flush).unwrap();
+    for call in &middle[cleared..] {
+        if let Write(at, length) = call {
+            assert!(
+                *at >= MIB && at + length <= tail,
+                "{call:?} before the verdict"
+            );
+        }
+    }
+}
+
+#[test]
+fn killed_before_any_write_or_flush() {
+    // On a disk that is larger, and on one of the image's very size.
+    for mib in [12, 8] {
+        let fresh = || Case::new(LoopDevice::blank(mib), 0, "IfBlank");
+        let calls = traced(&fresh(), None);
+        let writes = calls.iter().filter(|c| **c != Call::Flush).count();
+        for (call, count) in [("pwrite64", writes), ("fsync", calls.len() - writes)] {
+            assert!(count >= 5, "{calls:?}");
+            for n in 1..=count {
+                println!("{call} {n} of {count} on {mib} MiB");
+                let case = fresh();
+                traced(&case, Some((call, n)));
+                case.is_nothing_or_complete();
+                case.the_same_again_completes_it();
+            }
+        }
+    }
+}
+
+#[test]
+fn an_mbr_installation_killed_before_any_write_or_flush() {
+    let image = mbr(4, 3);
+    let fresh = || {
+        let mut case = Case::blank();
+        case.image.clone_from(&image);
+        std::fs::write(&case.path, &image).unwrap();
+        case
+    };
+    let complete = |case: &Case| {
+        let now = case.disk.bytes();
+        same(&now[..MIB - 4096], &image[..MIB - 4096], "head");
+        same(&now[MIB..image.len()], &image[MIB..], "body");
+    };
+    let calls = traced(&fresh(), None);
+    let writes = calls.iter().filter(|c| **c != Call::Flush).count();
+    for (call, count) in [("pwrite64", writes), ("fsync", calls.len() - writes)] {
+        for n in 1..=count {
+            println!("{call} {n} of {count}");
+            let case = fresh();
+            traced(&case, Some((call, n)));
+            if case.disk.bytes()[..512].iter().any(|b| *b != 0) {
+                complete(&case);
+            }
+            case.config().plan().succeeded();
+            case.config().install(&[]).succeeded();
+            complete(&case);
+        }
+    }
+}
+
+/// When a slow installation is killed.
+#[derive(Clone, Copy, Debug)]
+enum Point {
+    /// At the beginning of a step.
+    Step(&'static str),
+    /// When so many MiB have come.
+    Received(u64),
+}
+
+#[test]
+fn killed_at_ten_points_of_a_slow_download() {
+    use Point::{Received, Step};
+    // Eight MiB at 16 MiB/s.
+    let image = gpt(8);
+    let data = image.clone();
+    let server = FaultServer::start(move |_| {
+        let length = data.len().to_string();
+        let mut acts = vec![head("200 OK", &[("Content-Length", &length)])];
+        for piece in data.chunks(256 << 10) {
+            acts.push(Act::Send(piece.to_vec()));
+            acts.push(Act::Sleep(Duration::from_millis(16)));
+        }
+        acts
+    });
+    for point in [
+        Step("lockDisk"),
+        Step("openImage"),
+        Step("writeMark"),
+        Step("clearDisk"),
+        Step("writeBody"),
+        Received(5),
+        Received(7),
+        Received(8),
+        Step("commitHead"),
+        Step("rereadPartitions"),
+    ] {
+        println!("{point:?}");
+        let case = Case::blank();
+        let config = Config::new(&server.url("/image"), &sha256(&image), &case.disk);
+        let file = config.file();
+        let mut child = command(&["--json", "install", "--config", file.to_str().unwrap()])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let reached = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok)
+            .any(|line| {
+                let event: Value = serde_json::from_str(&line).unwrap();
+                match point {
+                    Step(step) => event["event"] == "stepStarted" && event["step"] == step,
+                    Received(mib) => event["received"].as_u64().is_some_and(|n| n >= mib << 20),
+                }
+            });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(reached, "{point:?}");
+        case.is_nothing_or_complete();
+        case.the_same_again_completes_it();
+    }
+}
