@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::parse::Problem;
 use super::wire;
-use crate::stream::{HttpUrl, Location};
+use crate::stream::{HttpUrl, Keyring, Location, SignatureKind, SignatureOf};
 use crate::units::Digest;
 
 /// What is wanted.
@@ -61,6 +61,10 @@ pub struct Image {
     pub digest: Option<Digest>,
     /// Digest of the content.
     pub content_digest: Option<Digest>,
+    /// A file of checksums that names the image.
+    pub checksums: Option<Location>,
+    /// A detached signature.
+    pub signature: Option<Signature>,
     /// Headers. They may be secrets.
     pub headers: Vec<(String, String)>,
     /// A missing proof is forgiven.
@@ -81,6 +85,15 @@ impl Image {
         }
     }
 
+    /// Every place that is read for it.
+    pub fn all_locations(&self) -> impl Iterator<Item = &Location> {
+        let signature = self.signature.iter().flat_map(|s| &s.location);
+        self.locations
+            .iter()
+            .chain(&self.checksums)
+            .chain(signature)
+    }
+
     /// What names this image to people: its digest, else its URL without secrets.
     pub fn name(&self) -> String {
         match (&self.digest, &self.content_digest) {
@@ -93,6 +106,19 @@ impl Image {
                 .unwrap_or_default(),
         }
     }
+}
+
+/// A demanded signature.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    /// Kind of signature.
+    pub kind: SignatureKind,
+    /// The keys that the config gives; `None`: those of the initrd.
+    pub keys: Option<Keyring>,
+    /// Where it is; `None`: beside what it signs.
+    pub location: Option<Location>,
+    /// What it is of.
+    pub of: SignatureOf,
 }
 
 /// Who is told.
@@ -245,15 +271,13 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
             mirrors: _,
             digest: _,
             content_digest: _,
-            checksums,
-            signature,
+            checksums: _,
+            signature: _,
             kind,
             headers: _,
             insecure: _,
             verify_disk: _,
         } = image;
-        problems.unsupported("image.checksums", checksums.is_some());
-        problems.unsupported("image.signature", signature.is_some());
         problems.unsupported("image.kind", *kind == wire::ImageKind::Tree);
     }
     if let Some(disk) = disk {
@@ -308,11 +332,23 @@ fn disk_install(
         locations.extend(problems.location(&format!("image.mirrors[{i}]"), mirror));
     }
     locations.splice(0..0, [url?]);
-    let proven = image.digest.is_some() || image.content_digest.is_some();
+    let checksums = image
+        .checksums
+        .as_ref()
+        .and_then(|text| problems.location("image.checksums", text));
+    let signature = image
+        .signature
+        .as_ref()
+        .map(|s| read_signature(s, checksums.is_some(), problems));
+    // Whoever can change the image on its way can change a checksum file on the same kind of way.
+    let proven = image.digest.is_some()
+        || image.content_digest.is_some()
+        || signature.is_some()
+        || checksums.as_ref().is_some_and(|c| !c.is_plain_http());
     if !proven && !image.insecure && locations.iter().any(Location::is_plain_http) {
         problems.add(
             "image",
-            "an image over plain HTTP needs a digest: give `digest` or `contentDigest`, use https, or accept whatever arrives with `insecure`: true",
+            "an image over plain HTTP needs a proof that does not come over plain HTTP: give `digest`, `contentDigest` or `signature`, `checksums` over https, use https for the image, or accept whatever arrives with `insecure`: true",
         );
     }
     for (i, pem) in config.ca.iter().enumerate() {
@@ -331,6 +367,8 @@ fn disk_install(
             locations,
             digest: image.digest.clone(),
             content_digest: image.content_digest.clone(),
+            checksums,
+            signature,
             headers: image.headers.clone().into_iter().collect(),
             insecure: image.insecure,
             verify_disk: image.verify_disk,
@@ -342,6 +380,41 @@ fn disk_install(
         record: disk.record,
         efi: disk.efi,
     })
+}
+
+fn read_signature(
+    signature: &wire::Signature,
+    checksums: bool,
+    problems: &mut Problems,
+) -> Signature {
+    let kind = match signature.kind {
+        wire::SignatureKind::Minisign => SignatureKind::Minisign,
+        wire::SignatureKind::Openpgp => SignatureKind::OpenPgp,
+    };
+    let keys = signature.public_key.as_ref().and_then(|text| {
+        Keyring::parse(kind, text.as_bytes())
+            .map_err(|why| problems.add("image.signature.publicKey", why))
+            .ok()
+    });
+    let location = signature
+        .url
+        .as_ref()
+        .and_then(|text| problems.location("image.signature.url", text));
+    let of = match signature.of {
+        wire::SignatureOf::Image => SignatureOf::Image,
+        wire::SignatureOf::Checksums => {
+            if !checksums {
+                problems.add("image.signature.of", "`Checksums` needs `image.checksums`");
+            }
+            SignatureOf::Checksums
+        }
+    };
+    Signature {
+        kind,
+        keys,
+        location,
+        of,
+    }
 }
 
 #[cfg(test)]
@@ -395,6 +468,28 @@ mod tests {
         let digest = format!(r#","digest":"sha256:{}""#, "0".repeat(64));
         assert!(request(&http.replace("EXTRA", &digest)).is_ok());
         assert!(request(&http.replace("EXTRA", r#","insecure":true"#)).is_ok());
+        for (checksums, enough) in [
+            ("https://h/SUMS", true),
+            ("file:///etc/SUMS", true),
+            ("http://h/SUMS", false),
+        ] {
+            let checksums = format!(r#","checksums":"{checksums}""#);
+            let read = request(&http.replace("EXTRA", &checksums));
+            assert_eq!(read.is_ok(), enough, "{checksums}");
+        }
+        let key = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+        let signed = format!(r#","signature":{{"type":"minisign","publicKey":"{key}"}}"#);
+        assert!(request(&http.replace("EXTRA", &signed)).is_ok());
+        let wrong = signed.replace(key, "hello");
+        assert!(
+            request(&http.replace("EXTRA", &wrong)).unwrap_err()[0]
+                .starts_with("image.signature.publicKey: not a minisign public key")
+        );
+        let of = r#","signature":{"type":"openpgp","of":"Checksums"}"#;
+        assert!(
+            request(&http.replace("EXTRA", of)).unwrap_err()[0]
+                .starts_with("image.signature.of: `Checksums` needs")
+        );
         let mirror = r#""image":{"url":"https://h/a.raw","mirrors":["http://m/a.raw"]},"disk":{}"#;
         assert!(request(mirror).is_err());
     }

@@ -11,7 +11,7 @@ use super::parse::{CONFIG_LIMIT, Problem};
 use super::{parse, template, wire};
 use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::host::Machine;
-use crate::stream::{Budget, Fetcher, Location};
+use crate::stream::{Budget, Fetcher, KEY_DIRECTORY, Keyring, Location, SignedBy, check_config};
 use crate::units::{Bytes, Digest, HashAlgorithm};
 
 /// The config that an image builder puts into the initrd.
@@ -37,6 +37,8 @@ pub struct Loaded {
     pub origin: String,
     /// SHA-256 of the document.
     pub digest: Digest,
+    /// Who signed it, where that was demanded.
+    pub signed_by: Option<SignedBy>,
     /// The document, for the lines of later problems.
     pub text: Vec<u8>,
 }
@@ -113,13 +115,21 @@ fn named(text: &str, machine: &Machine) -> Result<Source> {
 }
 
 /// Reads the config. Network errors are retried within `budget`; `expected` is the digest that the kernel
-/// command line demands.
+/// command line demands. Where there are `keys`, one of them must have signed it, unless it is part of the
+/// initrd as they are.
 pub fn load(
     source: &Source,
     fetcher: &Fetcher,
     budget: &mut Budget,
     expected: Option<&Digest>,
+    keys: &Keyring,
 ) -> Result<Loaded> {
+    // Before anything is fetched.
+    if !keys.is_empty()
+        && let Source::Data(_) = source
+    {
+        return Err(unsigned_data());
+    }
     let text = read(source, fetcher, budget)?;
     let origin = source.origin();
     let digest = Digest::from_bytes(HashAlgorithm::Sha256, &Sha256::digest(&text));
@@ -138,13 +148,30 @@ pub fn load(
             .hint("publish the config that was meant, or update the digest"));
         }
     }
+    let signed_by = match source {
+        Source::Named(location) if !keys.is_empty() => {
+            Some(check_config(fetcher, keys, location, &text, budget)?)
+        }
+        Source::Named(_) | Source::Data(_) | Source::Initrd(_) => None,
+    };
     let config = parse::parse(&text).map_err(|problems| refuse(&origin, &problems))?;
     Ok(Loaded {
         config,
         origin,
         digest,
+        signed_by,
         text,
     })
+}
+
+/// Whoever writes the kernel command line could write any config into it, and its digest beside it.
+fn unsigned_data() -> Failure {
+    let text = format!(
+        "the boot config is in a data: URL, which cannot be signed, and {KEY_DIRECTORY} has keys"
+    );
+    Failure::new(Class::Integrity, text).hint(
+        "publish the config and its signature on a server, or put it into the initrd as /etc/ironroot/config.json",
+    )
 }
 
 fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<u8>> {
@@ -214,15 +241,20 @@ pub fn locate_lines(problems: &mut [Problem], text: &[u8]) {
 mod tests {
     use super::*;
     use crate::report::Reporter;
-    use crate::stream::FetchOptions;
+    use crate::stream::{FetchOptions, SignatureKind};
     use std::time::Duration;
 
     const TEXT: &str =
         r#"{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","bootPolicy":"None"}"#;
 
     fn loaded(source: &Source, expected: Option<&Digest>) -> Result<Loaded> {
+        loaded_with(source, expected, &Keyring::default())
+    }
+
+    fn loaded_with(source: &Source, expected: Option<&Digest>, keys: &Keyring) -> Result<Loaded> {
         let fetcher = Fetcher::new(FetchOptions::default(), Reporter::default()).unwrap();
-        load(source, &fetcher, &mut Budget::new(Duration::ZERO), expected)
+        let mut budget = Budget::new(Duration::ZERO);
+        load(source, &fetcher, &mut budget, expected, keys)
     }
 
     #[test]
@@ -272,6 +304,56 @@ mod tests {
         )
         .unwrap_err();
         assert_eq!(failure.class(), Class::Config);
+    }
+
+    #[test]
+    fn keys_demand_a_signature_of_all_but_the_initrds_own_config() {
+        let pair = minisign::KeyPair::generate_unencrypted_keypair().unwrap();
+        let public = pair.pk.to_box().unwrap().to_string();
+        let keys = Keyring::parse(SignatureKind::Minisign, public.as_bytes()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config.json");
+        std::fs::write(&path, TEXT).unwrap();
+        let named = Source::Named(Location::File(path.clone()));
+        let initrd = Source::Initrd(path.clone());
+        assert!(
+            loaded_with(&initrd, None, &keys)
+                .unwrap()
+                .signed_by
+                .is_none()
+        );
+
+        let class = |source: &Source| loaded_with(source, None, &keys).unwrap_err().class();
+        let data = Source::Data(format!("data:,{}", TEXT.replace('"', "%22")));
+        let digest = loaded(&data, None).unwrap().digest;
+        assert_eq!(class(&data), Class::Integrity);
+        let failure = loaded_with(&data, Some(&digest), &keys).unwrap_err();
+        assert_eq!(
+            failure.class(),
+            Class::Integrity,
+            "a digest is no signature"
+        );
+        let failure = loaded_with(&named, Some(&digest), &keys).unwrap_err();
+        assert!(
+            failure.to_string().contains("config.json.minisig"),
+            "{failure}"
+        );
+        assert!(failure.to_string().ends_with("is missing"), "{failure}");
+
+        let sign =
+            |text: &str| minisign::sign(None, &pair.sk, text.as_bytes(), None, None).unwrap();
+        let beside = directory.path().join("config.json.minisig");
+        std::fs::write(&beside, sign("{}").to_bytes()).unwrap();
+        assert_eq!(class(&named), Class::Integrity);
+        std::fs::write(&beside, "hello").unwrap();
+        assert_eq!(class(&named), Class::Integrity);
+        std::fs::write(&beside, sign(TEXT).to_bytes()).unwrap();
+        let by = loaded_with(&named, None, &keys).unwrap().signed_by.unwrap();
+        assert!(by.to_string().starts_with("minisign key "));
+
+        // The signature is looked at first: what is not signed is not read, however broken.
+        std::fs::write(&path, "not JSON").unwrap();
+        assert_eq!(class(&named), Class::Integrity);
     }
 
     #[test]

@@ -107,7 +107,7 @@ pub struct Image {
     pub content_digest: Option<Digest>,
     /// URL of a checksum file that names the image.
     pub checksums: Option<String>,
-    /// Detached signature of what is downloaded.
+    /// Detached signature of what is downloaded, or of the checksum file.
     pub signature: Option<Signature>,
     /// What the image is.
     #[serde(default)]
@@ -142,10 +142,23 @@ pub struct Signature {
     /// Kind of signature.
     #[serde(rename = "type")]
     pub kind: SignatureKind,
-    /// The public key.
-    pub public_key: String,
-    /// Where the signature is. Default: the image's URL with the kind's usual ending.
+    /// The public key. Default: every key of that kind in the initrd's `/etc/ironroot/keys`.
+    pub public_key: Option<String>,
+    /// Where the signature is. Default: the URL of what it signs, with `.minisig` or `.sig` behind the path.
     pub url: Option<String>,
+    /// What it is of.
+    #[serde(default)]
+    pub of: SignatureOf,
+}
+
+/// What a detached signature is of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SignatureOf {
+    /// The image as it is downloaded.
+    #[default]
+    Image,
+    /// The file that `checksums` names.
+    Checksums,
 }
 
 /// Kind of a detached signature.

@@ -12,7 +12,7 @@ use crate::host::{self, Facts};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
-use crate::stream::{Budget, FetchOptions, Fetcher, Location};
+use crate::stream::{Budget, FetchOptions, Fetcher, Keyring, Location};
 use crate::sys::clock::Deadline;
 use crate::units::{Digest, parse_duration};
 
@@ -85,6 +85,7 @@ impl std::fmt::Debug for Entrance<'_> {
 struct Mission {
     request: Request,
     fetcher: Fetcher,
+    keys: Keyring,
     retry_for: Duration,
     wait: Duration,
 }
@@ -145,6 +146,7 @@ fn decide_and_run(
         fetcher: &mission.fetcher,
         image: mission.request.install.as_ref().map(|i| &i.image),
         retry_for: mission.retry_for,
+        keys: &mission.keys,
         root: entrance.root,
         arch: &facts.machine.arch,
         reporter,
@@ -171,6 +173,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         _ => Ok(()),
     };
 
+    let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
     let bare = Fetcher::new(options(&ca, patience), reporter.clone())?;
     let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
@@ -190,8 +193,12 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
             config,
             origin,
             digest,
+            signed_by,
             text,
-        } = source::load(&source, &bare, &mut budget, expected.as_ref())?;
+        } = source::load(&source, &bare, &mut budget, expected.as_ref(), &keys)?;
+        if let Some(key) = signed_by {
+            reporter.info(format!("boot config {origin}: signed by {key}"));
+        }
         reporter.emit(Event::Config {
             origin: origin.clone(),
             digest: digest.to_string(),
@@ -214,7 +221,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     let image_is_remote = request
         .install
         .iter()
-        .any(|i| i.image.locations.iter().any(remote));
+        .any(|i| i.image.all_locations().any(remote));
     if image_is_remote || request.report.url.is_some() {
         bring_up(entrance)?;
     }
@@ -224,6 +231,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         wait: entrance.wait.or(request.wait).unwrap_or(default_wait),
         request,
         fetcher,
+        keys,
     })
 }
 

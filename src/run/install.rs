@@ -13,7 +13,10 @@ use crate::host::RecordIdentity;
 use crate::plan::layout::{self, Length};
 use crate::plan::step::{Span, Target};
 use crate::report::{Event, Reporter};
-use crate::stream::{Block, Budget, Fetcher, ImageRequest, ImageStream, Verified};
+use crate::stream::{
+    Block, Budget, Fetcher, ImageRequest, ImageStream, KEY_DIRECTORY, Keyring, SignatureRequest,
+    Verified,
+};
 use crate::units::{Bytes, MIB};
 
 /// Progress events, at most five a second.
@@ -85,6 +88,7 @@ impl Stage {
         image: &Image,
         record: RecordPolicy,
         fetcher: &Fetcher,
+        keys: &Keyring,
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<Stage> {
@@ -99,6 +103,8 @@ impl Stage {
                 headers: image.headers.clone(),
                 digest: image.digest.clone(),
                 content_digest: image.content_digest.clone(),
+                checksums: image.checksums.clone(),
+                signature: demanded_signature(image, keys)?,
                 insecure: image.insecure,
             },
             budget,
@@ -218,6 +224,9 @@ impl Stage {
                 (false, _) => "complete, no digest was declared".to_owned(),
             }
         ));
+        if let Some(key) = proof.signed_by() {
+            reporter.info(format!("verdict: signed by {key}"));
+        }
         Ok(Stage::Written(Box::new(Written {
             disk,
             head,
@@ -261,4 +270,26 @@ fn progress(reporter: &Reporter, stream: &ImageStream, written: u64, total: Opti
         received: counters.received,
         expected: counters.expected,
     });
+}
+
+/// The signature that the config demands, with the keys that may have made it.
+fn demanded_signature(image: &Image, keys: &Keyring) -> Result<Option<SignatureRequest>> {
+    let Some(signature) = &image.signature else {
+        return Ok(None);
+    };
+    let keys = signature.keys.as_ref().unwrap_or(keys);
+    if !keys.has(signature.kind) {
+        let text = format!(
+            "image.signature demands a {} signature; the config gives no publicKey, and {KEY_DIRECTORY} has no such key",
+            signature.kind
+        );
+        return Err(Failure::new(Class::Config, text)
+            .hint("add image.signature.publicKey, or put the key into the initrd"));
+    }
+    Ok(Some(SignatureRequest {
+        kind: signature.kind,
+        keys: keys.clone(),
+        location: signature.location.clone(),
+        of: signature.of,
+    }))
 }

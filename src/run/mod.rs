@@ -17,7 +17,7 @@ use crate::config::request::Image;
 use crate::error::{Class, Failure, Result, describe};
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
-use crate::stream::{Budget, Fetcher};
+use crate::stream::{Budget, Fetcher, Keyring};
 use install::Stage;
 
 /// What the steps work with: the small seams of this program.
@@ -29,6 +29,8 @@ pub struct Machine<'a> {
     pub image: Option<&'a Image>,
     /// How long network errors are retried without progress.
     pub retry_for: Duration,
+    /// Keys of the initrd, for signatures whose key the config does not give.
+    pub keys: &'a Keyring,
     /// Where /sys is.
     pub root: &'a Path,
     /// As `uname -m` has it.
@@ -81,6 +83,7 @@ fn carry_out(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> 
                 image,
                 *record,
                 machine.fetcher,
+                machine.keys,
                 Budget::new(machine.retry_for),
                 machine.reporter,
             )

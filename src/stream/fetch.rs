@@ -91,9 +91,31 @@ impl Fetcher {
         limit: Bytes,
         budget: &mut Budget,
     ) -> Result<Vec<u8>> {
+        self.get(location, headers, limit, budget, true)
+    }
+
+    /// A small file that must be there when the image is: a 404 is final.
+    pub(super) fn get_beside_image(
+        &self,
+        location: &Location,
+        headers: &[(String, String)],
+        limit: Bytes,
+        budget: &mut Budget,
+    ) -> Result<Vec<u8>> {
+        self.get(location, headers, limit, budget, false)
+    }
+
+    fn get(
+        &self,
+        location: &Location,
+        headers: &[(String, String)],
+        limit: Bytes,
+        budget: &mut Budget,
+        await_missing: bool,
+    ) -> Result<Vec<u8>> {
         let policy = Policy {
             anchored: false,
-            await_missing: true,
+            await_missing,
         };
         let mut download = Download::new(
             self,

@@ -14,12 +14,13 @@ use super::fetch::Fetcher;
 use super::http;
 use super::location::Location;
 use super::pipeline::{Shared, Threads};
-use super::verified::{Evidence, Verified, verdict};
+use super::proof::{self, Expectation, SignatureRequest, SignedBy};
+use super::verified::{Demand, Evidence, Verified, verdict};
 use crate::error::{Class, Failure, Result};
 use crate::units::Digest;
 
 /// Which image, and what is known of it.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct ImageRequest {
     /// The URL, then its mirrors, in the order in which they are tried. With a `digest` or
     /// `content_digest`, a mirror also continues a download that another began.
@@ -30,6 +31,11 @@ pub struct ImageRequest {
     pub digest: Option<Digest>,
     /// The digest of the decoded content.
     pub content_digest: Option<Digest>,
+    /// A file of checksums that names the last segment of the first location's path. The headers go there
+    /// as well where it has the origin of one of the locations.
+    pub checksums: Option<Location>,
+    /// A detached signature that must fit.
+    pub signature: Option<SignatureRequest>,
     /// A missing proof is accepted: plain HTTP without any digest. A wrong digest never is.
     pub insecure: bool,
 }
@@ -42,6 +48,8 @@ impl std::fmt::Debug for ImageRequest {
             .field("headers", &names)
             .field("digest", &self.digest)
             .field("content_digest", &self.content_digest)
+            .field("checksums", &self.checksums)
+            .field("signature", &self.signature)
             .field("insecure", &self.insecure)
             .finish()
     }
@@ -60,7 +68,11 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct ImageStream {
     shared: Arc<Shared>,
-    request: ImageRequest,
+    demanded: Vec<Demand>,
+    /// Whether the download's own signature is demanded.
+    signed: bool,
+    checksums_signed_by: Option<SignedBy>,
+    content_digest: Option<Digest>,
     codec: Codec,
     content_length: Option<u64>,
     content_at_least: u64,
@@ -78,18 +90,23 @@ impl ImageStream {
     ///
     /// Fails with [`Class::Network`] when no location answers as needed, [`Class::Config`] for a request
     /// or a format that is not supported, [`Class::Integrity`] for an empty file or a window above the cap.
-    pub fn open(fetcher: &Fetcher, request: ImageRequest, budget: Budget) -> Result<ImageStream> {
+    pub fn open(
+        fetcher: &Fetcher,
+        request: ImageRequest,
+        mut budget: Budget,
+    ) -> Result<ImageStream> {
         let Some(first) = request.locations.first() else {
             return Err(Failure::new(Class::Config, "the image has no location"));
         };
         let what = first.to_string();
-        let anchored = request.digest.is_some() || request.content_digest.is_some();
-        let open_to_change = request.locations.iter().find(|l| l.is_plain_http());
-        if let Some(plain) = open_to_change.filter(|_| !anchored && !request.insecure) {
-            let text = format!("{plain} is plain HTTP, and no digest is declared");
-            return Err(Failure::new(Class::Config, text)
-                .hint("declare image.digest, use https, or accept it with image.insecure"));
-        }
+        proof::must_suffice(&request)?;
+        let Expectation {
+            demands: demanded,
+            signature,
+            checksums_signed_by,
+        } = proof::expectation(fetcher, &request, &mut budget)?;
+        let signed = signature.is_some();
+        let anchored = !demanded.is_empty() || signed || request.content_digest.is_some();
         let cancel = Cancel::default();
         let policy = Policy {
             anchored,
@@ -116,15 +133,22 @@ impl ImageStream {
             sniffed.codec,
             download,
             head,
-            request.digest.as_ref().map(Digest::algorithm),
+            &demanded
+                .iter()
+                .map(|demand| demand.digest.algorithm())
+                .collect::<Vec<_>>(),
             request.content_digest.as_ref().map(Digest::algorithm),
+            signature,
         );
         // Where a thread could not be started, those before it must not wait for ever.
         let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
         let content_length = expected.filter(|_| raw);
         Ok(ImageStream {
             shared,
-            request,
+            demanded,
+            signed,
+            checksums_signed_by,
+            content_digest: request.content_digest,
             codec: sniffed.codec,
             content_length,
             content_at_least: content_length.unwrap_or(sniffed.at_least),
@@ -207,8 +231,11 @@ impl ImageStream {
             content_length: findings.content_length,
             download: findings.download,
             content: findings.content,
-            declared: self.request.digest.as_ref(),
-            declared_content: self.request.content_digest.as_ref(),
+            signature: findings.signature,
+            signed: self.signed,
+            checksums_signed_by: self.checksums_signed_by.take(),
+            demanded: &self.demanded,
+            declared_content: self.content_digest.as_ref(),
         })
     }
 }

@@ -30,6 +30,55 @@ impl Location {
             Location::File(_) => false,
         }
     }
+
+    /// Whether secrets meant for `self` may be sent to `other`.
+    pub(super) fn same_origin(&self, other: &Location) -> bool {
+        match (self, other) {
+            (Location::Http(one), Location::Http(other)) => one.same_origin(other),
+            (Location::File(_), _) | (_, Location::File(_)) => false,
+        }
+    }
+
+    /// The file beside this one whose name is this one's and `ending`; the query stays.
+    #[must_use]
+    pub fn with_ending(&self, ending: &str) -> Location {
+        match self {
+            Location::Http(HttpUrl(url)) => {
+                let mut url = url.clone();
+                url.set_path(&format!("{}{ending}", url.path()));
+                Location::Http(HttpUrl(url))
+            }
+            Location::File(path) => {
+                let mut name = path.clone().into_os_string();
+                name.push(ending);
+                Location::File(name.into())
+            }
+        }
+    }
+
+    /// The path as people and file lists write it: percent-decoded, without query and fragment.
+    pub(super) fn decoded_path(&self) -> String {
+        match self {
+            Location::Http(url) => percent_decoded(url.url().path()),
+            Location::File(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// RFC 3986 section 2.1; what is no escape stays as it is.
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let digit = |at: usize| after.get(at).and_then(|b| char::from(*b).to_digit(16));
+        let escaped = match (*first == b'%', digit(0), digit(1)) {
+            (true, Some(high), Some(low)) => u8::try_from(high * 16 + low).ok(),
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(*first));
+        rest = escaped.and_then(|_| after.get(2..)).unwrap_or(after);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl FromStr for Location {
@@ -216,6 +265,32 @@ mod tests {
             let failure = text.parse::<Location>().unwrap_err();
             assert!(!failure.to_string().contains("pa55"), "{failure}");
         }
+    }
+
+    #[test]
+    fn the_path_is_decoded_and_has_no_query() {
+        for (url, path) in [
+            ("https://h/a%20b/x%2b1.raw?token=/y", "/a b/x+1.raw"),
+            ("https://h/100%/%zz%4", "/100%/%zz%4"),
+            ("https://h/%c3%a4", "/ä"),
+            ("/srv/a%20b", "/srv/a%20b"),
+        ] {
+            let location: Location = url.parse().unwrap();
+            assert_eq!(location.decoded_path(), path);
+        }
+    }
+
+    #[test]
+    fn the_file_beside_keeps_query_and_escapes() {
+        let beside = |t: &str| t.parse::<Location>().unwrap().with_ending(".minisig");
+        let Location::Http(url) = beside("https://u:p@h:1/a%20b/x.json?uuid=1&t=a/b") else {
+            panic!("not a URL")
+        };
+        assert_eq!(
+            url.url().as_str(),
+            "https://u:p@h:1/a%20b/x.json.minisig?uuid=1&t=a/b"
+        );
+        assert_eq!(beside("/a/x").to_string(), "/a/x.minisig");
     }
 
     #[test]

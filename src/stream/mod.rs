@@ -17,6 +17,7 @@ mod http;
 mod image;
 mod location;
 mod pipeline;
+mod proof;
 mod resume;
 mod retry_after;
 mod verified;
@@ -27,4 +28,7 @@ pub use codec::{Codec, WINDOW_CAP};
 pub use fetch::{FetchOptions, Fetcher};
 pub use image::{Counters, ImageRequest, ImageStream};
 pub use location::{HttpUrl, Location};
+pub use proof::{
+    KEY_DIRECTORY, Keyring, SignatureKind, SignatureOf, SignatureRequest, SignedBy, check_config,
+};
 pub use verified::Verified;

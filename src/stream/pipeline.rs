@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! fetch ──chunks──► decode ──blocks──► consumer          compressed
-//!   └──► hash (download)  └──► hash (content)
+//!   ├──► hash (download)  └──► hash (content)
+//!   └──► signature
 //!
 //! fetch ──blocks──► consumer                              raw: no copy, no decoder
-//!   └──► hash (download = content)
+//!   ├──► hash (download = content)
+//!   └──► signature
 //! ```
 //!
 //! Memory is bounded by the two pools; the channels are as long as their pool, so that only a lack of
@@ -22,6 +24,7 @@ use super::cancel::Cancel;
 use super::codec::{self, Chunks, Codec, Decoder, WINDOW_CAP};
 use super::digest::{self, Item};
 use super::download::Download;
+use super::proof::{SignedBy, Verifier};
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::units::{Bytes, Digest, HashAlgorithm};
 
@@ -82,6 +85,7 @@ pub(super) struct Threads {
     decode: Option<JoinHandle<Option<u64>>>,
     download: Vec<JoinHandle<Option<Digest>>>,
     content: Vec<JoinHandle<Option<Digest>>>,
+    signature: Option<JoinHandle<Option<Result<SignedBy>>>>,
 }
 
 /// What the threads found when all of them reached the end.
@@ -90,6 +94,8 @@ pub(super) struct Findings {
     pub(super) content_length: u64,
     pub(super) download: Vec<Digest>,
     pub(super) content: Vec<Digest>,
+    /// Whether the download is what was signed, where that was asked.
+    pub(super) signature: Option<Result<SignedBy>>,
 }
 
 impl Threads {
@@ -100,13 +106,14 @@ impl Threads {
         codec: Codec,
         download: Download,
         head: Vec<u8>,
-        declared: Option<HashAlgorithm>,
+        demanded: &[HashAlgorithm],
         declared_content: Option<HashAlgorithm>,
+        verifier: Option<Verifier>,
     ) -> Result<(Threads, Receiver<Item>)> {
         let raw = codec == Codec::Raw;
         // SHA-256 of the download is always wanted, for the record.
         let mut of_download = vec![HashAlgorithm::Sha256];
-        of_download.extend(declared);
+        of_download.extend(demanded);
         let mut of_content: Vec<HashAlgorithm> = declared_content.into_iter().collect();
         if raw {
             of_download.append(&mut of_content);
@@ -120,6 +127,14 @@ impl Threads {
 
         let received = download.received();
         let (download_hashes, mut from_fetch) = hashes(shared, &of_download, "ir-hash")?;
+        let signature = match verifier {
+            None => None,
+            Some(verifier) => {
+                let (outlet, input) = sync_channel(BLOCKS.max(CHUNKS) + 1);
+                from_fetch.0.push(outlet);
+                Some(spawn("ir-signature", move || compare(verifier, input))?)
+            }
+        };
         let (to_consumer, output) = sync_channel(BLOCKS + 1);
         let (content_hashes, decode) = if raw {
             from_fetch.0.push(to_consumer);
@@ -147,6 +162,7 @@ impl Threads {
             decode,
             download: download_hashes,
             content: content_hashes,
+            signature,
         };
         Ok((threads, output))
     }
@@ -165,17 +181,23 @@ impl Threads {
         let decoded = self.decode.map(one);
         let download = all(self.download);
         let content = all(self.content);
+        let signature = self.signature.map(one);
         let (received, download) = (received?, download?);
         let (content_length, content) = match decoded {
             Some(decoded) => (decoded?, content?),
             // Raw: content and download are the same.
             None => (received, download.clone()),
         };
+        let signature = match signature {
+            Some(compared) => Some(compared?),
+            None => None,
+        };
         Some(Findings {
             received,
             content_length,
             download,
             content,
+            signature,
         })
     }
 }
@@ -225,6 +247,15 @@ fn spawn<T: Send + 'static>(
         .name(name.to_owned())
         .spawn(work)
         .context(Class::Space, || format!("starting the thread {name}"))
+}
+
+/// Compares the download with its signature; `None` when it was cut off.
+fn compare(verifier: Verifier, input: Receiver<Item>) -> Option<Result<SignedBy>> {
+    let mut chunks = Chunks::new(input);
+    let verdict = verifier.verify(&mut chunks);
+    // Also after a verdict that did not need all of it: whoever stops listening stops the download.
+    std::io::copy(&mut chunks, &mut std::io::sink()).ok()?;
+    Some(verdict)
 }
 
 /// Reads the download into buffers of `pool`. Returns how many bytes it had.

@@ -4,6 +4,8 @@
 use crate::error::{Class, Failure, Result};
 use crate::units::{Bytes, Digest, HashAlgorithm};
 
+use super::proof::SignedBy;
+
 /// Length matched, the decoder reached its end, nothing trailed, every declared digest matched.
 #[derive(Debug)]
 pub struct Verified {
@@ -12,6 +14,7 @@ pub struct Verified {
     download: Vec<Digest>,
     content: Vec<Digest>,
     proven: bool,
+    signed_by: Option<SignedBy>,
 }
 
 impl Verified {
@@ -35,7 +38,12 @@ impl Verified {
         sha256(&self.content).or(self.content.first())
     }
 
-    /// Whether a declared digest was among what was checked.
+    /// Who signed the download or its checksum file, where a signature was demanded.
+    pub fn signed_by(&self) -> Option<&SignedBy> {
+        self.signed_by.as_ref()
+    }
+
+    /// Whether a digest or a signature was among what was checked.
     pub fn is_proven(&self) -> bool {
         self.proven
     }
@@ -54,8 +62,22 @@ pub(super) struct Evidence<'a> {
     pub(super) content_length: u64,
     pub(super) download: Vec<Digest>,
     pub(super) content: Vec<Digest>,
-    pub(super) declared: Option<&'a Digest>,
+    /// Every digest of the download that is demanded, and by what.
+    pub(super) demanded: &'a [Demand],
     pub(super) declared_content: Option<&'a Digest>,
+    /// What comparing the download with its signature gave.
+    pub(super) signature: Option<Result<SignedBy>>,
+    /// Whether there must be such a result.
+    pub(super) signed: bool,
+    pub(super) checksums_signed_by: Option<SignedBy>,
+}
+
+/// A digest that the download must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Demand {
+    pub(super) digest: Digest,
+    /// Who says so, for messages: "declared", or the name of a checksum file.
+    pub(super) by: String,
 }
 
 /// The verdict.
@@ -66,36 +88,43 @@ pub(super) fn verdict(evidence: Evidence<'_>) -> Result<Verified> {
         content_length,
         download,
         content,
-        declared,
+        demanded,
         declared_content,
+        signature,
+        signed,
+        checksums_signed_by,
     } = evidence;
-    check(what, "download", declared, &download, &content)?;
-    check(
-        what,
-        "decoded content",
-        declared_content,
-        &content,
-        &download,
-    )?;
+    for demand in demanded {
+        let Demand { digest, by } = demand;
+        check(what, "download", (digest, by), &download, &content)?;
+    }
+    if let Some(declared) = declared_content {
+        let demand = (declared, "declared");
+        check(what, "decoded content", demand, &content, &download)?;
+    }
+    let signature = signature.transpose()?;
+    if signed && signature.is_none() {
+        let text = format!("the signature of {what} was not checked");
+        return Err(Failure::new(Class::Bug, text).permanent());
+    }
+    let signed_by = signature.or(checksums_signed_by);
     Ok(Verified {
         received: Bytes(received),
         content_length: Bytes(content_length),
         download,
         content,
-        proven: declared.is_some() || declared_content.is_some(),
+        proven: !demanded.is_empty() || declared_content.is_some() || signed_by.is_some(),
+        signed_by,
     })
 }
 
 fn check(
     what: &str,
     of: &str,
-    declared: Option<&Digest>,
+    (declared, by): (&Digest, &str),
     computed: &[Digest],
     others: &[Digest],
 ) -> Result<()> {
-    let Some(declared) = declared else {
-        return Ok(());
-    };
     let found = computed
         .iter()
         .find(|d| d.algorithm() == declared.algorithm())
@@ -112,7 +141,7 @@ fn check(
     };
     Err(Failure::new(
         Class::Integrity,
-        format!("the {of} of {what} has the digest {found}, declared is {declared}"),
+        format!("the {of} of {what} has the digest {found}, {by} is {declared}"),
     )
     .hint(hint))
 }
@@ -129,14 +158,24 @@ mod tests {
     fn every_declared_digest_must_match() {
         let (a, b) = (digest("aa"), digest("bb"));
         let judge = |declared: Option<&Digest>, declared_content: Option<&Digest>| {
+            let demanded: Vec<Demand> = declared
+                .map(|digest| Demand {
+                    digest: digest.clone(),
+                    by: "declared".to_owned(),
+                })
+                .into_iter()
+                .collect();
             verdict(Evidence {
                 what: "x",
                 received: 1,
                 content_length: 2,
                 download: vec![a.clone()],
                 content: vec![b.clone()],
-                declared,
+                demanded: &demanded,
                 declared_content,
+                signature: None,
+                signed: false,
+                checksums_signed_by: None,
             })
         };
         assert!(judge(Some(&a), Some(&b)).unwrap().is_proven());

@@ -34,10 +34,8 @@ pub fn fetcher(ca: &[&[u8]]) -> Fetcher {
 pub fn request(urls: &[String]) -> ImageRequest {
     ImageRequest {
         locations: urls.iter().map(|u| u.parse().expect("a URL")).collect(),
-        headers: Vec::new(),
-        digest: None,
-        content_digest: None,
         insecure: true,
+        ..ImageRequest::default()
     }
 }
 
