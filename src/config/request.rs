@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::parse::Problem;
 use super::wire;
-use crate::stream::{HttpUrl, Keyring, Location, SignatureKind, SignatureOf};
+use crate::stream::{HttpUrl, Keyring, Location, Proxies, SignatureKind, SignatureOf};
 use crate::units::Digest;
 
 /// What is wanted.
@@ -23,6 +23,8 @@ pub struct Request {
     pub install: Option<DiskInstall>,
     /// PEM certificates for every fetch.
     pub ca: Vec<String>,
+    /// Proxies for every fetch; `None`: those of command line and environment.
+    pub proxies: Option<Proxies>,
     /// Who is told.
     pub report: Report,
     /// What happens after success.
@@ -209,6 +211,19 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
             .flat_map(|r| r.headers.clone())
             .collect(),
     };
+    let proxies = config.proxy.as_ref().and_then(|proxy| {
+        Proxies::new(
+            proxy.http.as_deref(),
+            proxy.https.as_deref(),
+            &proxy.no_proxy,
+        )
+        .map_err(|wrong| {
+            for (key, why) in wrong {
+                problems.add(&format!("proxy.{key}"), why);
+            }
+        })
+        .ok()
+    });
     let then = match config.then {
         None | Some(wire::Then::Reboot) => Then::Reboot,
         Some(wire::Then::PowerOff) => Then::PowerOff,
@@ -231,6 +246,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
         policy: config.boot_policy,
         install,
         ca: config.ca.clone(),
+        proxies,
         report,
         then,
         retry_for: config.on_failure.retry_for.map(|d| d.0),
@@ -254,6 +270,7 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
         ignition,
         network,
         ca: _,
+        proxy: _,
         report,
         then: _,
         on_failure: _,
@@ -488,6 +505,21 @@ mod tests {
         );
         let mirror = r#""image":{"url":"https://h/a.raw","mirrors":["http://m/a.raw"]},"disk":{}"#;
         assert!(request(mirror).is_err());
+    }
+
+    #[test]
+    fn proxies_that_cannot_be_used_are_named_by_their_key() {
+        let with = |proxy: &str| request(&format!(r#"{IMAGE},"disk":{{}},"proxy":{proxy}"#));
+        let given = with(r#"{"https":"p.example:3128","noProxy":["10.0.0.0/8"]}"#).unwrap();
+        assert!(!given.proxies.unwrap().is_empty());
+        // Nothing goes through a proxy, whatever the environment says.
+        assert!(with("{}").unwrap().proxies.unwrap().is_empty());
+        let all = with(r#"{"http":"socks5://h","noProxy":["a","b c"]}"#).unwrap_err();
+        assert!(
+            all[0].starts_with("proxy.http: a proxy of kind \"socks5\""),
+            "{all:?}"
+        );
+        assert!(all[1].starts_with("proxy.noProxy[1]: "), "{all:?}");
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub struct BootConfig {
     /// PEM certificates of further certificate authorities, for every fetch.
     #[serde(default)]
     pub ca: Vec<String>,
+    /// Proxies for every fetch and report; where it is given, it replaces those of command line and environment.
+    pub proxy: Option<Proxy>,
     /// Who is told how it went.
     pub report: Option<Report>,
     /// What happens after success. Default: `Reboot` for a disk, `Boot` for memory.
@@ -513,6 +515,18 @@ pub struct Ignition {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Network {}
+
+/// Proxies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Proxy {
+    /// The proxy for `http://` URLs: `http://[user:password@]host:port`.
+    pub http: Option<String>,
+    /// The proxy for `https://` URLs.
+    pub https: Option<String>,
+    /// Hosts, domains, addresses and CIDR blocks that are reached without one; `*` is all.
+    pub no_proxy: Vec<String>,
+}
 
 /// Who is told how it went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

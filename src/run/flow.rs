@@ -12,7 +12,7 @@ use crate::host::{self, Facts};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
-use crate::stream::{Budget, FetchOptions, Fetcher, Keyring, Location};
+use crate::stream::{Budget, FetchOptions, Fetcher, Keyring, Location, Proxies};
 use crate::sys::clock::Deadline;
 use crate::units::{Digest, parse_duration};
 
@@ -175,7 +175,8 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
 
     let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
-    let bare = Fetcher::new(options(&ca, patience), reporter.clone())?;
+    let given_proxies = proxies(entrance.cmdline, &|name| std::env::var(name).ok())?;
+    let bare = Fetcher::new(options(&ca, &given_proxies, patience), reporter.clone())?;
     let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
         (None, "the command line".to_owned(), Vec::new())
     } else {
@@ -216,7 +217,11 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     ca.extend(request.ca.iter().map(|pem| pem.clone().into_bytes()));
     retry_for = retry_for.or(request.retry_for);
     let patience = retry_for.unwrap_or(default_retry);
-    let fetcher = Fetcher::new(options(&ca, patience), reporter.clone())?;
+    let proxies = request.proxies.as_ref().unwrap_or(&given_proxies);
+    if !proxies.is_empty() {
+        reporter.info(format!("proxies: {proxies}"));
+    }
+    let fetcher = Fetcher::new(options(&ca, proxies, patience), reporter.clone())?;
     let remote = |l: &Location| matches!(l, Location::Http(_));
     let image_is_remote = request
         .install
@@ -237,15 +242,28 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
 
 /// A server that says nothing must not outlast the time for which the operator wants to retry; an attempt
 /// gets a few seconds all the same.
-fn options(ca: &[Vec<u8>], retry_for: Duration) -> FetchOptions {
+fn options(ca: &[Vec<u8>], proxies: &Proxies, retry_for: Duration) -> FetchOptions {
     let normal = FetchOptions::default();
     let most = retry_for.max(SHORTEST_ATTEMPT);
     FetchOptions {
         ca_pem: ca.to_vec(),
+        proxies: proxies.clone(),
         idle_timeout: normal.idle_timeout.min(most),
         connect_timeout: normal.connect_timeout.min(most),
         ..normal
     }
+}
+
+/// Proxies of the kernel command line, for each that is not there of the environment. dracut's `proxy=` is
+/// one for both schemes. (The kernel itself hands words that it does not know to PID 1 as environment.)
+fn proxies(cmdline: &Cmdline, environment: &dyn Fn(&str) -> Option<String>) -> Result<Proxies> {
+    Proxies::from_variables(|name| {
+        let words = match name {
+            "http_proxy" | "https_proxy" => cmdline.get(name).or_else(|| cmdline.get("proxy")),
+            other => cmdline.get(other),
+        };
+        words.map(str::to_owned).or_else(|| environment(name))
+    })
 }
 
 /// One trust store for every fetch: the compiled-in roots, the initrd's, `ironroot.ca=`, the config's.
@@ -379,5 +397,44 @@ fn save(role: Role, name: &str, what: &impl serde::Serialize, reporter: &Reporte
     });
     if let (Err(e), Role::Init) = (written, role) {
         reporter.warn(format!("{} was not written: {e}", path.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxies_of_the_command_line_come_before_those_of_the_environment() {
+        let environment = |name: &str| match name {
+            "http_proxy" => Some("http://env-a:1".to_owned()),
+            "HTTPS_PROXY" => Some("http://env-b:2".to_owned()),
+            _ => None,
+        };
+        let shown = |line: &str| {
+            let proxies = proxies(&Cmdline::parse(line), &environment).unwrap();
+            proxies.to_string()
+        };
+        for (line, wanted) in [
+            (
+                "quiet",
+                "http through http://env-a:1/, https through http://env-b:2/",
+            ),
+            (
+                "http_proxy=http://line:3",
+                "http through http://line:3/, https through http://env-b:2/",
+            ),
+            (
+                "proxy=line:4",
+                "http through http://line:4/, https through http://line:4/",
+            ),
+            (
+                "http_proxy= https_proxy=",
+                "http through no proxy, https through no proxy",
+            ),
+        ] {
+            assert_eq!(shown(line), wanted, "{line}");
+        }
+        assert!(proxies(&Cmdline::parse("https_proxy=socks5://h"), &|_| None).is_err());
     }
 }

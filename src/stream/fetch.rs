@@ -13,6 +13,7 @@ use super::cancel::{Cancel, Driver};
 use super::download::{Download, Policy};
 use super::http::{self, Attempt};
 use super::location::{HttpUrl, Location};
+use super::proxy::Proxies;
 use super::resume;
 use super::retry_after::retry_after;
 use crate::error::{Class, Failure, Result, chain};
@@ -28,6 +29,8 @@ pub struct FetchOptions {
     pub idle_timeout: Duration,
     /// How long setting up a connection may take (name look-up, TCP, TLS).
     pub connect_timeout: Duration,
+    /// Which requests go through a proxy.
+    pub proxies: Proxies,
     /// Waits between attempts.
     pub backoff: Backoff,
 }
@@ -38,6 +41,7 @@ impl Default for FetchOptions {
             ca_pem: Vec::new(),
             idle_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(15),
+            proxies: Proxies::default(),
             backoff: Backoff::default(),
         }
     }
@@ -51,7 +55,7 @@ pub struct Fetcher {
 
 #[derive(Debug)]
 struct Inner {
-    client: reqwest::Client,
+    client: http::Client,
     options: FetchOptions,
     reporter: Reporter,
 }
@@ -69,7 +73,7 @@ impl Fetcher {
         })
     }
 
-    pub(super) fn client(&self) -> &reqwest::Client {
+    pub(super) fn client(&self) -> &http::Client {
         &self.shared.client
     }
 

@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject as _;
 use super::cancel::{Driver, Stopped, cancelled};
 use super::fetch::FetchOptions;
 use super::location::HttpUrl;
+use super::proxy::Proxies;
 use crate::error::{Class, Context as _, Failure, Result, printable};
 
 /// How many redirects one request follows.
@@ -33,9 +34,16 @@ impl From<Failure> for Attempt {
     }
 }
 
+/// The HTTP library's client, and what it does not tell: which proxy it asks.
+#[derive(Debug)]
+pub(super) struct Client {
+    library: reqwest::Client,
+    proxies: Proxies,
+}
+
 /// Makes the client. It trusts the compiled-in roots (webpki-roots) and `ca_pem`, never a file of the
-/// system, because an initrd has none; it uses no proxy, decodes nothing, and leaves redirects to [`send`].
-pub(super) fn client(options: &FetchOptions) -> Result<reqwest::Client> {
+/// system, because an initrd has none; it uses the proxies of `options` only, decodes nothing, and leaves redirects to [`send`].
+pub(super) fn client(options: &FetchOptions) -> Result<Client> {
     let mut roots = rustls::RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
     };
@@ -50,9 +58,17 @@ pub(super) fn client(options: &FetchOptions) -> Result<reqwest::Client> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    reqwest::Client::builder()
+    let proxies = options.proxies.clone();
+    let asked = proxies.clone();
+    let through = reqwest::Proxy::custom(move |url| asked.pick(url).map(|p| p.url().clone()));
+    let builder = if proxies.is_empty() {
+        // Else the library would read the environment.
+        reqwest::Client::builder().no_proxy()
+    } else {
+        reqwest::Client::builder().proxy(through)
+    };
+    let library = builder
         .tls_backend_preconfigured(tls)
-        .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         // The C library already asks the resolver several times; what else goes wrong is ours to retry.
         .retry(reqwest::retry::never())
@@ -63,7 +79,8 @@ pub(super) fn client(options: &FetchOptions) -> Result<reqwest::Client> {
         .referer(false)
         .user_agent(concat!("ironroot/", env!("CARGO_PKG_VERSION")))
         .build()
-        .context(Class::Bug, || "building the HTTP client")
+        .context(Class::Bug, || "building the HTTP client")?;
+    Ok(Client { library, proxies })
 }
 
 fn add_roots(roots: &mut rustls::RootCertStore, pem: &[u8]) -> Result<(), String> {
@@ -111,14 +128,16 @@ pub(super) struct Request<'a> {
 /// Sends `request` and follows redirects: at most ten, never from https to http, and never with secrets to
 /// another origin. `idle` bounds each hop, from the name look-up to the head of the response.
 pub(super) fn send(
-    client: &reqwest::Client,
+    client: &Client,
     driver: &Driver,
     idle: Duration,
     request: &Request<'_>,
 ) -> Result<reqwest::Response, Attempt> {
     let mut url = request.url.clone();
     for _ in 0..=MAX_REDIRECTS {
-        let mut builder = client.request(request.method.clone(), url.url().clone());
+        let mut builder = client
+            .library
+            .request(request.method.clone(), url.url().clone());
         if request.url.same_origin(&url) {
             builder = builder.headers(request.private.clone());
         }
@@ -127,8 +146,19 @@ pub(super) fn send(
         if let Some(body) = &request.body {
             builder = builder.body(body.clone());
         }
-        let what = || format!("{} {url}", request.method);
+        let proxy = client.proxies.pick(url.url());
+        let what = || match proxy {
+            None => format!("{} {url}", request.method),
+            Some(proxy) => format!("{} {url} through the proxy {proxy}", request.method),
+        };
         let response = match driver.wait(idle, builder.send()) {
+            Ok(Ok(r)) if r.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                let text = format!("{}: {}", what(), r.status());
+                return Err(Failure::new(Class::Network, text)
+                    .permanent()
+                    .hint("give the proxy's user and password: http://user:password@host:port")
+                    .into());
+            }
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(transport(what(), error).into()),
             Err(Stopped::Cancelled) => return Err(cancelled().into()),

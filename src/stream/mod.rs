@@ -18,6 +18,7 @@ mod image;
 mod location;
 mod pipeline;
 mod proof;
+mod proxy;
 mod resume;
 mod retry_after;
 mod verified;
@@ -31,4 +32,5 @@ pub use location::{HttpUrl, Location};
 pub use proof::{
     KEY_DIRECTORY, Keyring, SignatureKind, SignatureOf, SignatureRequest, SignedBy, check_config,
 };
+pub use proxy::Proxies;
 pub use verified::Verified;
