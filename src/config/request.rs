@@ -71,6 +71,8 @@ pub struct Image {
     pub headers: Vec<(String, String)>,
     /// A missing proof is forgiven.
     pub insecure: bool,
+    /// What was written is read back.
+    pub verify_disk: bool,
     /// The URL as it was written; it may hold secrets and is never shown.
     pub raw_url: String,
 }
@@ -291,6 +293,7 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
             kind,
             headers: _,
             insecure: _,
+            verify_disk: _,
         } = image;
         problems.unsupported("image.kind", *kind == wire::ImageKind::Tree);
     }
@@ -385,6 +388,7 @@ fn disk_install(
             signature,
             headers: image.headers.clone().into_iter().collect(),
             insecure: image.insecure,
+            verify_disk: image.verify_disk,
             raw_url: image.url.clone(),
         },
         select: disk.select.clone(),

@@ -120,6 +120,9 @@ pub struct Image {
     /// Forgives a missing proof (no digest, no signature), never a wrong one.
     #[serde(default)]
     pub insecure: bool,
+    /// Reads back what was written and compares, before the disk becomes bootable.
+    #[serde(default)]
+    pub verify_disk: bool,
 }
 
 /// What an image is.

@@ -41,6 +41,7 @@ pub fn install(
         time: facts.now,
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
+    let read_back = install.image.verify_disk.then_some(Step::ReadBack);
     let mut steps = vec![
         Step::LockDisk {
             target: target.clone(),
@@ -60,12 +61,17 @@ pub fn install(
         Step::ClearDisk {
             spans: clear::spans(disk),
         },
-        Step::WriteBody,
+        Step::WriteBody {
+            remember: install.image.verify_disk,
+        },
+    ];
+    steps.extend(read_back);
+    steps.extend([
         Step::CommitHead {
             record: keep_record,
         },
         Step::RereadPartitions,
-    ];
+    ]);
     steps.extend(boot_entry(install, facts, None, false));
     steps.push(Step::Handoff(handoff(request.then)));
     Ok(Plan {

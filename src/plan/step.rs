@@ -90,7 +90,12 @@ pub enum Step {
         spans: Vec<Span>,
     },
     /// Stream the image behind its head onto the disk.
-    WriteBody,
+    WriteBody {
+        /// Whether sums are kept for reading back.
+        remember: bool,
+    },
+    /// Read the body back from the disk and compare.
+    ReadBack,
     /// The verdict; then backup table, primary table with the record, and LBA 0 at the very end.
     CommitHead {
         /// Which installation; `None` where the disk carries no record.
@@ -157,7 +162,8 @@ impl Step {
             Step::OpenImage { .. } => "openImage",
             Step::WriteMark { .. } => "writeMark",
             Step::ClearDisk { .. } => "clearDisk",
-            Step::WriteBody => "writeBody",
+            Step::WriteBody { .. } => "writeBody",
+            Step::ReadBack => "readBack",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
             Step::BootEntry { .. } => "bootEntry",
@@ -170,10 +176,11 @@ impl Step {
         match self {
             Step::WriteMark { .. }
             | Step::ClearDisk { .. }
-            | Step::WriteBody
+            | Step::WriteBody { .. }
             | Step::CommitHead { .. } => true,
             Step::LockDisk { .. }
             | Step::OpenImage { .. }
+            | Step::ReadBack
             | Step::RereadPartitions
             | Step::BootEntry { .. }
             | Step::Handoff(_) => false,
@@ -189,7 +196,8 @@ impl Step {
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
             | Step::ClearDisk { .. }
-            | Step::WriteBody
+            | Step::WriteBody { .. }
+            | Step::ReadBack
             | Step::CommitHead { .. }
             | Step::Handoff(_) => false,
         }
@@ -225,9 +233,10 @@ impl fmt::Display for Step {
                     Bytes(bytes).short()
                 )
             }
-            Step::WriteBody => {
+            Step::WriteBody { .. } => {
                 f.write_str("ERASE the disk with the image, its first MiB held back")
             }
+            Step::ReadBack => f.write_str("read back what was written and compare"),
             Step::CommitHead { record } => write!(
                 f,
                 "check every proof; then write the backup table, the table{} and LBA 0",

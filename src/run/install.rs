@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
 use super::target_disk::TargetDisk;
 use crate::config::request::Image;
@@ -51,6 +52,7 @@ pub struct Written {
     disk: TargetDisk,
     head: HeadHold,
     proof: Verified,
+    sums: Vec<Sum>,
 }
 
 impl Stage {
@@ -170,10 +172,10 @@ impl Stage {
         }
     }
 
-    /// Streams the body.
-    pub fn write(self, reporter: &Reporter) -> Result<Stage> {
+    /// Streams the body. With `remember`, what is written can be read back and compared afterwards.
+    pub fn write(self, remember: bool, reporter: &Reporter) -> Result<Stage> {
         let Opened {
-            mut disk,
+            disk,
             mut stream,
             first,
             head,
@@ -185,20 +187,31 @@ impl Stage {
         let mut at = 0u64;
         let mut told: Option<Instant> = None;
         let mut next = Some(first);
-        while let Some(block) = next.take() {
-            disk.must_hold(Bytes(at), block.len())?;
-            let (start, body) = head.body_of(Bytes(at), &block);
-            if !body.is_empty() {
-                disk.write_bulk(start, body)?;
+        let sums = bulk::write(&disk, remember, |sink| {
+            while let Some(block) = next.take() {
+                disk.must_hold(Bytes(at), block.len())?;
+                let length = block.len() as u64;
+                let (start, range) = head.body_of(Bytes(at), block.len());
+                let piece = Piece {
+                    block,
+                    range,
+                    at: start,
+                };
+                if !piece.range.is_empty() && !sink.put(piece) {
+                    return Err(Failure::new(
+                        Class::Bug,
+                        "the writers stopped without saying why",
+                    ));
+                }
+                at = at.saturating_add(length);
+                if told.is_none_or(|t| t.elapsed() >= PROGRESS_EVERY) {
+                    told = Some(Instant::now());
+                    progress(reporter, &stream, at, total);
+                }
+                next = stream.next_block()?;
             }
-            at = at.saturating_add(block.len() as u64);
-            drop(block);
-            if told.is_none_or(|t| t.elapsed() >= PROGRESS_EVERY) {
-                told = Some(Instant::now());
-                progress(reporter, &stream, at, total);
-            }
-            next = stream.next_block()?;
-        }
+            Ok(())
+        })?;
         progress(reporter, &stream, at, total);
         let proof = stream.finish()?;
         layout::must_be_whole(&head.layout().table, Bytes(at))?;
@@ -214,12 +227,32 @@ impl Stage {
         if let Some(key) = proof.signed_by() {
             reporter.info(format!("verdict: signed by {key}"));
         }
-        Ok(Stage::Written(Box::new(Written { disk, head, proof })))
+        Ok(Stage::Written(Box::new(Written {
+            disk,
+            head,
+            proof,
+            sums,
+        })))
+    }
+
+    /// Reads the body back and compares it with what was written.
+    pub fn read_back(self, reporter: &Reporter) -> Result<Stage> {
+        match self {
+            Stage::Written(mut written) => {
+                let sums = std::mem::take(&mut written.sums);
+                let read = bulk::read_back(&written.disk, sums)?;
+                reporter.info(format!("read back {read}: the disk holds what was written"));
+                Ok(Stage::Written(written))
+            }
+            other => Err(other.out_of_order("readBack")),
+        }
     }
 
     /// Makes the disk bootable.
     pub fn commit(self, record: Option<&RecordIdentity>) -> Result<Stage> {
-        let Written { disk, head, proof } = match self {
+        let Written {
+            disk, head, proof, ..
+        } = match self {
             Stage::Written(written) => *written,
             other => return Err(other.out_of_order("commitHead")),
         };

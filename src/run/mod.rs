@@ -1,12 +1,14 @@
 //! Doing it: one loop, one match over [`Step`]. A file for each family of steps.
 
 pub mod boot;
+pub mod bulk;
 pub mod efi;
 pub mod flow;
 pub mod head;
 pub mod install;
 pub mod reread;
 pub mod target_disk;
+pub mod zeros;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -88,7 +90,8 @@ fn carry_out(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> 
         }
         Step::WriteMark { record } => stage.mark(record),
         Step::ClearDisk { spans } => stage.clear(spans),
-        Step::WriteBody => stage.write(machine.reporter),
+        Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
+        Step::ReadBack => stage.read_back(machine.reporter),
         Step::CommitHead { record } => {
             let stage = stage.commit(record.as_ref())?;
             if let Stage::Complete(disk, _) = &stage {

@@ -2,10 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::fcntl::Flock;
 
+use super::zeros;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::plan::step::{Span, Target};
 use crate::stream::ALIGNMENT;
@@ -27,8 +29,13 @@ const DIRTY_LIMIT: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct TargetDisk {
     file: Flock<File>,
+    /// The same device past the page cache.
     direct: Option<File>,
-    dirty: u64,
+    /// Cleared when the device turns out not to take direct writes.
+    direct_works: AtomicBool,
+    /// Cleared when the device turns out not to zero by itself.
+    zeroing_works: AtomicBool,
+    dirty: AtomicU64,
     target: Target,
 }
 
@@ -98,7 +105,9 @@ impl TargetDisk {
         Ok(TargetDisk {
             file,
             direct,
-            dirty: 0,
+            direct_works: AtomicBool::new(true),
+            zeroing_works: AtomicBool::new(target.dev.is_some()),
+            dirty: AtomicU64::new(0),
             target: target.clone(),
         })
     }
@@ -146,44 +155,61 @@ impl TargetDisk {
         block::write_at(&self.file, data, at).map_err(|e| self.failed("writing", at, e))
     }
 
-    /// Writes a piece of the image, past the page cache where the kernel can. `data` and `at` should be
-    /// aligned to [`ALIGNMENT`]; a last piece that is not whole sectors is filled up with zeros.
-    pub fn write_bulk(&mut self, at: Bytes, data: &[u8]) -> Result<()> {
+    /// Writes a piece of the image, past the page cache where the kernel can; runs of zeros are left to the
+    /// device. `data` and `at` should be aligned to [`ALIGNMENT`]; a last piece that is not whole sectors is
+    /// filled up with zeros. May be called from several threads for different places.
+    pub fn write_bulk(&self, at: Bytes, data: &[u8]) -> Result<()> {
         let sector = self.target.sector.get();
         let step = usize::try_from(sector).context(Class::Bug, || "sector size")?;
         let whole = data.len() / step * step;
         let (aligned, rest) = data.split_at(whole);
         self.must_hold(at, data.len())?;
-        if !aligned.is_empty() {
-            self.write_aligned(at, aligned)?;
+        let place = |offset: usize| Bytes(at.0.saturating_add(offset as u64));
+        for run in zeros::runs(aligned) {
+            let part = aligned.get(run.range.clone()).unwrap_or_default();
+            if !(run.zero && self.zero_by_device(place(run.range.start), part.len())) {
+                self.write_aligned(place(run.range.start), part)?;
+            }
         }
         if !rest.is_empty() {
             let mut last = vec![0u8; step];
             for (to, from) in last.iter_mut().zip(rest) {
                 *to = *from;
             }
-            let offset = Bytes(at.0.saturating_add(u64::try_from(whole).unwrap_or(u64::MAX)));
-            self.write(offset, &last)?;
+            self.write(place(whole), &last)?;
         }
         Ok(())
     }
 
-    fn write_aligned(&mut self, at: Bytes, data: &[u8]) -> Result<()> {
-        let fits = data.as_ptr().align_offset(ALIGNMENT) == 0;
+    /// Lets the device zero a range. False where it cannot: zeros are written then, and whatever is wrong
+    /// shows there.
+    fn zero_by_device(&self, at: Bytes, length: usize) -> bool {
+        let done = self.zeroing_works.load(Ordering::Relaxed)
+            && u64::try_from(length)
+                .is_ok_and(|l| block::zero_out(&self.file, at, Bytes(l)).is_ok());
+        if !done {
+            self.zeroing_works.store(false, Ordering::Relaxed);
+        }
+        done
+    }
+
+    fn write_aligned(&self, at: Bytes, data: &[u8]) -> Result<()> {
+        let fits =
+            data.as_ptr().align_offset(ALIGNMENT) == 0 && self.direct_works.load(Ordering::Relaxed);
         if let Some(direct) = self.direct.as_ref().filter(|_| fits) {
             match block::write_at(direct, data, at) {
                 Ok(()) => return Ok(()),
                 // The device does not take direct writes after all; the same bytes go through the cache.
-                Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => self.direct = None,
+                Err(e) if e.raw_os_error() == Some(nix::libc::EINVAL) => {
+                    self.direct_works.store(false, Ordering::Relaxed);
+                }
                 Err(e) => return Err(self.failed("writing", at, e)),
             }
         }
         self.write(at, data)?;
-        self.dirty = self
-            .dirty
-            .saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
-        if self.dirty >= DIRTY_LIMIT {
-            self.dirty = 0;
+        let written = u64::try_from(data.len()).unwrap_or(u64::MAX);
+        if self.dirty.fetch_add(written, Ordering::Relaxed) >= DIRTY_LIMIT {
+            self.dirty.store(0, Ordering::Relaxed);
             self.flush()?;
         }
         Ok(())
