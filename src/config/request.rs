@@ -1,6 +1,7 @@
 //! What a boot config means: no text that is a URL, no key that is not carried out. Every problem is
 //! reported with its JSON path; what this version does not do is refused by name, never ignored.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::parse::Problem;
@@ -69,6 +70,8 @@ pub struct Image {
     pub signature: Option<Signature>,
     /// Headers. They may be secrets.
     pub headers: Vec<(String, String)>,
+    /// What proves this machine to the image's servers.
+    pub client_certificate: Option<ClientCertificate>,
     /// A missing proof is forgiven.
     pub insecure: bool,
     /// What was written is read back.
@@ -106,6 +109,33 @@ impl Image {
                 .first()
                 .map(ToString::to_string)
                 .unwrap_or_default(),
+        }
+    }
+}
+
+/// A TLS client certificate.
+#[derive(Clone, Debug)]
+pub struct ClientCertificate {
+    /// The certificates.
+    pub chain: Text,
+    /// The private key.
+    pub key: Text,
+}
+
+/// A text that the config holds, or the file that does. It may be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Text {
+    /// The text itself.
+    Inline(String),
+    /// A file of the initrd.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Text::Inline(_) => f.write_str("Inline(…)"),
+            Text::File(path) => write!(f, "File({})", path.display()),
         }
     }
 }
@@ -292,6 +322,7 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
             signature: _,
             kind,
             headers: _,
+            client_certificate: _,
             insecure: _,
             verify_disk: _,
         } = image;
@@ -387,6 +418,10 @@ fn disk_install(
             checksums,
             signature,
             headers: image.headers.clone().into_iter().collect(),
+            client_certificate: image
+                .client_certificate
+                .as_ref()
+                .and_then(|c| client_certificate(c, problems)),
             insecure: image.insecure,
             verify_disk: image.verify_disk,
             raw_url: image.url.clone(),
@@ -396,6 +431,29 @@ fn disk_install(
         overwrite: disk.overwrite.unwrap_or(default),
         record: disk.record,
         efi: disk.efi,
+    })
+}
+
+fn client_certificate(
+    given: &wire::ClientCertificate,
+    problems: &mut Problems,
+) -> Option<ClientCertificate> {
+    let mut read = |key: &str, text: &str| {
+        if text.starts_with('/') {
+            return Some(Text::File(text.into()));
+        }
+        if text.contains("-----BEGIN ") {
+            return Some(Text::Inline(text.to_owned()));
+        }
+        let path = format!("image.clientCertificate.{key}");
+        problems.add(&path, "neither PEM nor an absolute path");
+        None
+    };
+    let chain = read("certificate", &given.certificate);
+    let key = read("privateKey", &given.private_key);
+    Some(ClientCertificate {
+        chain: chain?,
+        key: key?,
     })
 }
 

@@ -111,6 +111,8 @@ pub struct Image {
     pub checksums: Option<String>,
     /// Detached signature of what is downloaded, or of the checksum file.
     pub signature: Option<Signature>,
+    /// What proves this machine to a server that asks for a certificate.
+    pub client_certificate: Option<ClientCertificate>,
     /// What the image is.
     #[serde(default)]
     pub kind: ImageKind,
@@ -123,6 +125,16 @@ pub struct Image {
     /// Reads back what was written and compares, before the disk becomes bootable.
     #[serde(default)]
     pub verify_disk: bool,
+}
+
+/// A TLS client certificate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientCertificate {
+    /// The certificate and those up to the server's CA, in PEM; or the path of such a file.
+    pub certificate: String,
+    /// The private key in PEM, not encrypted; or the path of such a file.
+    pub private_key: String,
 }
 
 /// What an image is.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::Request;
+use crate::config::request::{Request, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::wire;
 use crate::error::{Class, Context as _, Failure, Result};
@@ -12,7 +12,7 @@ use crate::host::{self, Facts};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
-use crate::stream::{Budget, FetchOptions, Fetcher, Keyring, Location, Proxies};
+use crate::stream::{Budget, ClientCertificate, FetchOptions, Fetcher, Keyring, Location, Proxies};
 use crate::sys::clock::Deadline;
 use crate::units::{Digest, parse_duration};
 
@@ -85,6 +85,8 @@ impl std::fmt::Debug for Entrance<'_> {
 struct Mission {
     request: Request,
     fetcher: Fetcher,
+    /// The same, with what proves this machine to the image's servers.
+    image_fetcher: Fetcher,
     keys: Keyring,
     retry_for: Duration,
     wait: Duration,
@@ -143,7 +145,7 @@ fn decide_and_run(
     }
     save(entrance.role, "plan.json", &plan, reporter);
     let machine = Machine {
-        fetcher: &mission.fetcher,
+        fetcher: &mission.image_fetcher,
         image: mission.request.install.as_ref().map(|i| &i.image),
         retry_for: mission.retry_for,
         keys: &mission.keys,
@@ -222,6 +224,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         reporter.info(format!("proxies: {proxies}"));
     }
     let fetcher = Fetcher::new(options(&ca, proxies, patience), reporter.clone())?;
+    let image_fetcher = image_fetcher(entrance.root, &request, &fetcher)?;
     let remote = |l: &Location| matches!(l, Location::Http(_));
     let image_is_remote = request
         .install
@@ -236,6 +239,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         wait: entrance.wait.or(request.wait).unwrap_or(default_wait),
         request,
         fetcher,
+        image_fetcher,
         keys,
     })
 }
@@ -252,6 +256,25 @@ fn options(ca: &[Vec<u8>], proxies: &Proxies, retry_for: Duration) -> FetchOptio
         connect_timeout: normal.connect_timeout.min(most),
         ..normal
     }
+}
+
+/// The fetcher for the image and what lies beside it.
+fn image_fetcher(root: &Path, request: &Request, fetcher: &Fetcher) -> Result<Fetcher> {
+    let image = request.install.as_ref().map(|install| &install.image);
+    let Some(certificate) = image.and_then(|image| image.client_certificate.as_ref()) else {
+        return Ok(fetcher.clone());
+    };
+    let read = |text: &Text, key: &str| match text {
+        Text::Inline(text) => Ok(text.clone().into_bytes()),
+        Text::File(path) => std::fs::read(root.join(path.strip_prefix("/").unwrap_or(path)))
+            .context(Class::Config, || {
+                format!("reading image.clientCertificate.{key} {}", path.display())
+            }),
+    };
+    fetcher.with_client_certificate(ClientCertificate {
+        chain_pem: read(&certificate.chain, "certificate")?,
+        key_pem: read(&certificate.key, "privateKey")?,
+    })
 }
 
 /// Proxies of the kernel command line, for each that is not there of the environment. dracut's `proxy=` is

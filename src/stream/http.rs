@@ -6,14 +6,21 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Method, StatusCode};
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::cancel::{Driver, Stopped, cancelled};
-use super::fetch::FetchOptions;
+use super::fetch::{ClientCertificate, FetchOptions};
 use super::location::HttpUrl;
 use super::proxy::Proxies;
 use crate::error::{Class, Context as _, Failure, Result, printable};
+
+/// A connection on which nothing came for that long is probed,
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// that often,
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// and given up after so many probes without an answer.
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// How many redirects one request follows.
 const MAX_REDIRECTS: usize = 10;
@@ -52,11 +59,19 @@ pub(super) fn client(options: &FetchOptions) -> Result<Client> {
             .map_err(|why| Failure::new(Class::Config, format!("CA {}: {why}", number + 1)))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context(Class::Bug, || "setting up TLS")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut tls = match &options.client_certificate {
+        None => tls.with_no_client_auth(),
+        Some(certificate) => {
+            let wrong = |why| Failure::new(Class::Config, format!("client certificate: {why}"));
+            let (chain, key) = chain_and_key(certificate).map_err(wrong)?;
+            tls.with_client_auth_cert(chain, key)
+                .map_err(|e| wrong(e.to_string()))?
+        }
+    };
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let proxies = options.proxies.clone();
     let asked = proxies.clone();
@@ -73,7 +88,10 @@ pub(super) fn client(options: &FetchOptions) -> Result<Client> {
         // The C library already asks the resolver several times; what else goes wrong is ours to retry.
         .retry(reqwest::retry::never())
         .connect_timeout(options.connect_timeout)
-        .tcp_keepalive(Duration::from_secs(15))
+        // A peer that is gone without a word is noticed within a minute, also where nothing is sent.
+        .tcp_keepalive(KEEPALIVE_IDLE)
+        .tcp_keepalive_interval(KEEPALIVE_INTERVAL)
+        .tcp_keepalive_retries(KEEPALIVE_PROBES)
         // An idle connection would outlive the download that drives it.
         .pool_max_idle_per_host(0)
         .referer(false)
@@ -81,6 +99,23 @@ pub(super) fn client(options: &FetchOptions) -> Result<Client> {
         .build()
         .context(Class::Bug, || "building the HTTP client")?;
     Ok(Client { library, proxies })
+}
+
+type Chain = Vec<CertificateDer<'static>>;
+
+/// The parts of a client certificate. No text of an error has any of the key.
+fn chain_and_key(
+    certificate: &ClientCertificate,
+) -> Result<(Chain, PrivateKeyDer<'static>), String> {
+    let chain = CertificateDer::pem_slice_iter(&certificate.chain_pem)
+        .collect::<Result<Chain, _>>()
+        .map_err(|e| format!("not a PEM certificate: {e}"))?;
+    if chain.is_empty() {
+        return Err("no certificate in it (PEM, BEGIN CERTIFICATE)".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(&certificate.key_pem)
+        .map_err(|_| "no private key in it (PEM, BEGIN PRIVATE KEY, not encrypted)".to_owned())?;
+    Ok((chain, key))
 }
 
 fn add_roots(roots: &mut rustls::RootCertStore, pem: &[u8]) -> Result<(), String> {
