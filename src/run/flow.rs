@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{Request, Text};
+use crate::config::request::{Image, Request, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::wire;
 use crate::error::{Class, Context as _, Failure, Result};
@@ -144,9 +144,15 @@ fn decide_and_run(
         });
     }
     save(entrance.role, "plan.json", &plan, reporter);
+    let image = match &mission.request.install {
+        Some(install) if plan.is_destructive() => {
+            Some(await_devices(entrance, mission, &install.image, reporter)?)
+        }
+        _ => None,
+    };
     let machine = Machine {
         fetcher: &mission.image_fetcher,
-        image: mission.request.install.as_ref().map(|i| &i.image),
+        image: image.as_ref(),
         retry_for: mission.retry_for,
         keys: &mission.keys,
         root: entrance.root,
@@ -362,6 +368,45 @@ fn decide(
             Err(refusal) => return Err(refusal.into()),
         }
     }
+}
+
+/// The image with its devices found: a path below /dev that is not there yet is waited for, and looked for
+/// by its label where nobody makes the links.
+fn await_devices(
+    entrance: &Entrance<'_>,
+    mission: &Mission,
+    image: &Image,
+    reporter: &Reporter,
+) -> Result<Image> {
+    let mut image = image.clone();
+    let deadline = Deadline::after(mission.wait);
+    for location in &mut image.locations {
+        let Location::File(path) = location else {
+            continue;
+        };
+        let mut told = false;
+        while path.starts_with("/dev") && !path.exists() {
+            let disks = host::probe(entrance.root)?.disks;
+            if let Some(found) = run::source_disk::by_name(path, &disks)? {
+                reporter.info(format!("image {} is {}", path.display(), found.display()));
+                *path = found;
+                continue;
+            }
+            if deadline.passed() {
+                // Whoever opens it says what is missing.
+                break;
+            }
+            if !told {
+                told = true;
+                reporter.emit(Event::Waiting {
+                    reason: format!("image {}", path.display()),
+                    deadline_seconds: mission.wait.as_secs(),
+                });
+            }
+            std::thread::sleep(PROBE_EVERY.min(deadline.remaining()));
+        }
+    }
+    Ok(image)
 }
 
 fn waiting_for(refusal: &Refusal) -> String {
