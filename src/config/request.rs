@@ -1,11 +1,12 @@
 //! What a boot config means: no text that is a URL, no key that is not carried out. Every problem is
 //! reported with its JSON path; what this version does not do is refused by name, never ignored.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::parse::Problem;
 use super::wire;
-use crate::stream::{HttpUrl, Keyring, Location, SignatureKind, SignatureOf};
+use crate::stream::{HttpUrl, Keyring, Location, Proxies, SignatureKind, SignatureOf};
 use crate::units::Digest;
 
 /// What is wanted.
@@ -23,6 +24,8 @@ pub struct Request {
     pub install: Option<DiskInstall>,
     /// PEM certificates for every fetch.
     pub ca: Vec<String>,
+    /// Proxies for every fetch; `None`: those of command line and environment.
+    pub proxies: Option<Proxies>,
     /// Who is told.
     pub report: Report,
     /// What happens after success.
@@ -67,6 +70,8 @@ pub struct Image {
     pub signature: Option<Signature>,
     /// Headers. They may be secrets.
     pub headers: Vec<(String, String)>,
+    /// What proves this machine to the image's servers.
+    pub client_certificate: Option<ClientCertificate>,
     /// A missing proof is forgiven.
     pub insecure: bool,
     /// What was written is read back.
@@ -104,6 +109,33 @@ impl Image {
                 .first()
                 .map(ToString::to_string)
                 .unwrap_or_default(),
+        }
+    }
+}
+
+/// A TLS client certificate.
+#[derive(Clone, Debug)]
+pub struct ClientCertificate {
+    /// The certificates.
+    pub chain: Text,
+    /// The private key.
+    pub key: Text,
+}
+
+/// A text that the config holds, or the file that does. It may be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Text {
+    /// The text itself.
+    Inline(String),
+    /// A file of the initrd.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Text::Inline(_) => f.write_str("Inline(…)"),
+            Text::File(path) => write!(f, "File({})", path.display()),
         }
     }
 }
@@ -211,6 +243,19 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
             .flat_map(|r| r.headers.clone())
             .collect(),
     };
+    let proxies = config.proxy.as_ref().and_then(|proxy| {
+        Proxies::new(
+            proxy.http.as_deref(),
+            proxy.https.as_deref(),
+            &proxy.no_proxy,
+        )
+        .map_err(|wrong| {
+            for (key, why) in wrong {
+                problems.add(&format!("proxy.{key}"), why);
+            }
+        })
+        .ok()
+    });
     let then = match config.then {
         None | Some(wire::Then::Reboot) => Then::Reboot,
         Some(wire::Then::PowerOff) => Then::PowerOff,
@@ -233,6 +278,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
         policy: config.boot_policy,
         install,
         ca: config.ca.clone(),
+        proxies,
         report,
         then,
         retry_for: config.on_failure.retry_for.map(|d| d.0),
@@ -256,6 +302,7 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
         ignition,
         network,
         ca: _,
+        proxy: _,
         report,
         then: _,
         on_failure: _,
@@ -275,6 +322,7 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
             signature: _,
             kind,
             headers: _,
+            client_certificate: _,
             insecure: _,
             verify_disk: _,
         } = image;
@@ -370,6 +418,10 @@ fn disk_install(
             checksums,
             signature,
             headers: image.headers.clone().into_iter().collect(),
+            client_certificate: image
+                .client_certificate
+                .as_ref()
+                .and_then(|c| client_certificate(c, problems)),
             insecure: image.insecure,
             verify_disk: image.verify_disk,
             raw_url: image.url.clone(),
@@ -379,6 +431,29 @@ fn disk_install(
         overwrite: disk.overwrite.unwrap_or(default),
         record: disk.record,
         efi: disk.efi,
+    })
+}
+
+fn client_certificate(
+    given: &wire::ClientCertificate,
+    problems: &mut Problems,
+) -> Option<ClientCertificate> {
+    let mut read = |key: &str, text: &str| {
+        if text.starts_with('/') {
+            return Some(Text::File(text.into()));
+        }
+        if text.contains("-----BEGIN ") {
+            return Some(Text::Inline(text.to_owned()));
+        }
+        let path = format!("image.clientCertificate.{key}");
+        problems.add(&path, "neither PEM nor an absolute path");
+        None
+    };
+    let chain = read("certificate", &given.certificate);
+    let key = read("privateKey", &given.private_key);
+    Some(ClientCertificate {
+        chain: chain?,
+        key: key?,
     })
 }
 
@@ -492,6 +567,21 @@ mod tests {
         );
         let mirror = r#""image":{"url":"https://h/a.raw","mirrors":["http://m/a.raw"]},"disk":{}"#;
         assert!(request(mirror).is_err());
+    }
+
+    #[test]
+    fn proxies_that_cannot_be_used_are_named_by_their_key() {
+        let with = |proxy: &str| request(&format!(r#"{IMAGE},"disk":{{}},"proxy":{proxy}"#));
+        let given = with(r#"{"https":"p.example:3128","noProxy":["10.0.0.0/8"]}"#).unwrap();
+        assert!(!given.proxies.unwrap().is_empty());
+        // Nothing goes through a proxy, whatever the environment says.
+        assert!(with("{}").unwrap().proxies.unwrap().is_empty());
+        let all = with(r#"{"http":"socks5://h","noProxy":["a","b c"]}"#).unwrap_err();
+        assert!(
+            all[0].starts_with("proxy.http: a proxy of kind \"socks5\""),
+            "{all:?}"
+        );
+        assert!(all[1].starts_with("proxy.noProxy[1]: "), "{all:?}");
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub struct BootConfig {
     /// PEM certificates of further certificate authorities, for every fetch.
     #[serde(default)]
     pub ca: Vec<String>,
+    /// Proxies for every fetch and report; where it is given, it replaces those of command line and environment.
+    pub proxy: Option<Proxy>,
     /// Who is told how it went.
     pub report: Option<Report>,
     /// What happens after success. Default: `Reboot` for a disk, `Boot` for memory.
@@ -109,6 +111,8 @@ pub struct Image {
     pub checksums: Option<String>,
     /// Detached signature of what is downloaded, or of the checksum file.
     pub signature: Option<Signature>,
+    /// What proves this machine to a server that asks for a certificate.
+    pub client_certificate: Option<ClientCertificate>,
     /// What the image is.
     #[serde(default)]
     pub kind: ImageKind,
@@ -121,6 +125,16 @@ pub struct Image {
     /// Reads back what was written and compares, before the disk becomes bootable.
     #[serde(default)]
     pub verify_disk: bool,
+}
+
+/// A TLS client certificate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientCertificate {
+    /// The certificate and those up to the server's CA, in PEM; or the path of such a file.
+    pub certificate: String,
+    /// The private key in PEM, not encrypted; or the path of such a file.
+    pub private_key: String,
 }
 
 /// What an image is.
@@ -516,6 +530,18 @@ pub struct Ignition {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Network {}
+
+/// Proxies.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Proxy {
+    /// The proxy for `http://` URLs: `http://[user:password@]host:port`.
+    pub http: Option<String>,
+    /// The proxy for `https://` URLs.
+    pub https: Option<String>,
+    /// Hosts, domains, addresses and CIDR blocks that are reached without one; `*` is all.
+    pub no_proxy: Vec<String>,
+}
 
 /// Who is told how it went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

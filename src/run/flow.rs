@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::Request;
+use crate::config::request::{Image, Request, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::wire;
 use crate::error::{Class, Context as _, Failure, Result};
@@ -12,7 +12,7 @@ use crate::host::{self, Facts};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
-use crate::stream::{Budget, FetchOptions, Fetcher, Keyring, Location};
+use crate::stream::{Budget, ClientCertificate, FetchOptions, Fetcher, Keyring, Location, Proxies};
 use crate::sys::clock::Deadline;
 use crate::units::{Digest, parse_duration};
 
@@ -85,6 +85,8 @@ impl std::fmt::Debug for Entrance<'_> {
 struct Mission {
     request: Request,
     fetcher: Fetcher,
+    /// The same, with what proves this machine to the image's servers.
+    image_fetcher: Fetcher,
     keys: Keyring,
     retry_for: Duration,
     wait: Duration,
@@ -142,9 +144,15 @@ fn decide_and_run(
         });
     }
     save(entrance.role, "plan.json", &plan, reporter);
+    let image = match &mission.request.install {
+        Some(install) if plan.is_destructive() => {
+            Some(await_devices(entrance, mission, &install.image, reporter)?)
+        }
+        _ => None,
+    };
     let machine = Machine {
-        fetcher: &mission.fetcher,
-        image: mission.request.install.as_ref().map(|i| &i.image),
+        fetcher: &mission.image_fetcher,
+        image: image.as_ref(),
         retry_for: mission.retry_for,
         keys: &mission.keys,
         root: entrance.root,
@@ -175,7 +183,8 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
 
     let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
-    let bare = Fetcher::new(options(&ca, patience), reporter.clone())?;
+    let given_proxies = proxies(entrance.cmdline, &|name| std::env::var(name).ok())?;
+    let bare = Fetcher::new(options(&ca, &given_proxies, patience), reporter.clone())?;
     let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
         (None, "the command line".to_owned(), Vec::new())
     } else {
@@ -216,7 +225,12 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     ca.extend(request.ca.iter().map(|pem| pem.clone().into_bytes()));
     retry_for = retry_for.or(request.retry_for);
     let patience = retry_for.unwrap_or(default_retry);
-    let fetcher = Fetcher::new(options(&ca, patience), reporter.clone())?;
+    let proxies = request.proxies.as_ref().unwrap_or(&given_proxies);
+    if !proxies.is_empty() {
+        reporter.info(format!("proxies: {proxies}"));
+    }
+    let fetcher = Fetcher::new(options(&ca, proxies, patience), reporter.clone())?;
+    let image_fetcher = image_fetcher(entrance.root, &request, &fetcher)?;
     let remote = |l: &Location| matches!(l, Location::Http(_));
     let image_is_remote = request
         .install
@@ -231,21 +245,54 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         wait: entrance.wait.or(request.wait).unwrap_or(default_wait),
         request,
         fetcher,
+        image_fetcher,
         keys,
     })
 }
 
 /// A server that says nothing must not outlast the time for which the operator wants to retry; an attempt
 /// gets a few seconds all the same.
-fn options(ca: &[Vec<u8>], retry_for: Duration) -> FetchOptions {
+fn options(ca: &[Vec<u8>], proxies: &Proxies, retry_for: Duration) -> FetchOptions {
     let normal = FetchOptions::default();
     let most = retry_for.max(SHORTEST_ATTEMPT);
     FetchOptions {
         ca_pem: ca.to_vec(),
+        proxies: proxies.clone(),
         idle_timeout: normal.idle_timeout.min(most),
         connect_timeout: normal.connect_timeout.min(most),
         ..normal
     }
+}
+
+/// The fetcher for the image and what lies beside it.
+fn image_fetcher(root: &Path, request: &Request, fetcher: &Fetcher) -> Result<Fetcher> {
+    let image = request.install.as_ref().map(|install| &install.image);
+    let Some(certificate) = image.and_then(|image| image.client_certificate.as_ref()) else {
+        return Ok(fetcher.clone());
+    };
+    let read = |text: &Text, key: &str| match text {
+        Text::Inline(text) => Ok(text.clone().into_bytes()),
+        Text::File(path) => std::fs::read(root.join(path.strip_prefix("/").unwrap_or(path)))
+            .context(Class::Config, || {
+                format!("reading image.clientCertificate.{key} {}", path.display())
+            }),
+    };
+    fetcher.with_client_certificate(ClientCertificate {
+        chain_pem: read(&certificate.chain, "certificate")?,
+        key_pem: read(&certificate.key, "privateKey")?,
+    })
+}
+
+/// Proxies of the kernel command line, for each that is not there of the environment. dracut's `proxy=` is
+/// one for both schemes. (The kernel itself hands words that it does not know to PID 1 as environment.)
+fn proxies(cmdline: &Cmdline, environment: &dyn Fn(&str) -> Option<String>) -> Result<Proxies> {
+    Proxies::from_variables(|name| {
+        let words = match name {
+            "http_proxy" | "https_proxy" => cmdline.get(name).or_else(|| cmdline.get("proxy")),
+            other => cmdline.get(other),
+        };
+        words.map(str::to_owned).or_else(|| environment(name))
+    })
 }
 
 /// One trust store for every fetch: the compiled-in roots, the initrd's, `ironroot.ca=`, the config's.
@@ -323,6 +370,45 @@ fn decide(
     }
 }
 
+/// The image with its devices found: a path below /dev that is not there yet is waited for, and looked for
+/// by its label where nobody makes the links.
+fn await_devices(
+    entrance: &Entrance<'_>,
+    mission: &Mission,
+    image: &Image,
+    reporter: &Reporter,
+) -> Result<Image> {
+    let mut image = image.clone();
+    let deadline = Deadline::after(mission.wait);
+    for location in &mut image.locations {
+        let Location::File(path) = location else {
+            continue;
+        };
+        let mut told = false;
+        while path.starts_with("/dev") && !path.exists() {
+            let disks = host::probe(entrance.root)?.disks;
+            if let Some(found) = run::source_disk::by_name(path, &disks)? {
+                reporter.info(format!("image {} is {}", path.display(), found.display()));
+                *path = found;
+                continue;
+            }
+            if deadline.passed() {
+                // Whoever opens it says what is missing.
+                break;
+            }
+            if !told {
+                told = true;
+                reporter.emit(Event::Waiting {
+                    reason: format!("image {}", path.display()),
+                    deadline_seconds: mission.wait.as_secs(),
+                });
+            }
+            std::thread::sleep(PROBE_EVERY.min(deadline.remaining()));
+        }
+    }
+    Ok(image)
+}
+
 fn waiting_for(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NoDisk { wanted, .. } => format!("a disk that matches {wanted}"),
@@ -379,5 +465,44 @@ fn save(role: Role, name: &str, what: &impl serde::Serialize, reporter: &Reporte
     });
     if let (Err(e), Role::Init) = (written, role) {
         reporter.warn(format!("{} was not written: {e}", path.display()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxies_of_the_command_line_come_before_those_of_the_environment() {
+        let environment = |name: &str| match name {
+            "http_proxy" => Some("http://env-a:1".to_owned()),
+            "HTTPS_PROXY" => Some("http://env-b:2".to_owned()),
+            _ => None,
+        };
+        let shown = |line: &str| {
+            let proxies = proxies(&Cmdline::parse(line), &environment).unwrap();
+            proxies.to_string()
+        };
+        for (line, wanted) in [
+            (
+                "quiet",
+                "http through http://env-a:1/, https through http://env-b:2/",
+            ),
+            (
+                "http_proxy=http://line:3",
+                "http through http://line:3/, https through http://env-b:2/",
+            ),
+            (
+                "proxy=line:4",
+                "http through http://line:4/, https through http://line:4/",
+            ),
+            (
+                "http_proxy= https_proxy=",
+                "http through no proxy, https through no proxy",
+            ),
+        ] {
+            assert_eq!(shown(line), wanted, "{line}");
+        }
+        assert!(proxies(&Cmdline::parse("https_proxy=socks5://h"), &|_| None).is_err());
     }
 }

@@ -1,10 +1,12 @@
 //! The steps of an installation, as a chain of states: each step takes what the one before it made, so that
 //! none can run twice or out of order.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
+use super::source_disk;
 use super::target_disk::TargetDisk;
 use crate::config::request::Image;
 use crate::config::wire::RecordPolicy;
@@ -55,6 +57,19 @@ pub struct Written {
     sums: Vec<Sum>,
 }
 
+/// An image and what is needed to read it.
+#[derive(Debug)]
+pub struct Source<'a> {
+    /// The image.
+    pub image: &'a Image,
+    /// Who fetches it.
+    pub fetcher: &'a Fetcher,
+    /// Keys of the initrd.
+    pub keys: &'a Keyring,
+    /// Where /sys is.
+    pub root: &'a Path,
+}
+
 impl Stage {
     fn name(&self) -> &'static str {
         match self {
@@ -85,10 +100,8 @@ impl Stage {
     /// Opens the image and fits its head to the disk.
     pub fn open(
         self,
-        image: &Image,
+        source: &Source<'_>,
         record: RecordPolicy,
-        fetcher: &Fetcher,
-        keys: &Keyring,
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<Stage> {
@@ -96,6 +109,13 @@ impl Stage {
             Stage::Locked(disk) => disk,
             other => return Err(other.out_of_order("openImage")),
         };
+        let Source {
+            image,
+            fetcher,
+            keys,
+            root,
+        } = source;
+        source_disk::must_not_be_target(root, &image.locations, disk.target())?;
         let mut stream = ImageStream::open(
             fetcher,
             ImageRequest {

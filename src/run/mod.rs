@@ -7,6 +7,7 @@ pub mod flow;
 pub mod head;
 pub mod install;
 pub mod reread;
+pub mod source_disk;
 pub mod target_disk;
 pub mod zeros;
 
@@ -18,7 +19,7 @@ use crate::error::{Class, Failure, Result, describe};
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
 use crate::stream::{Budget, Fetcher, Keyring};
-use install::Stage;
+use install::{Source, Stage};
 
 /// What the steps work with: the small seams of this program.
 #[derive(Debug)]
@@ -79,11 +80,15 @@ fn carry_out(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> 
             let image = machine
                 .image
                 .ok_or_else(|| Failure::new(Class::Bug, "the plan needs an image and has none"))?;
-            stage.open(
+            let source = Source {
                 image,
+                fetcher: machine.fetcher,
+                keys: machine.keys,
+                root: machine.root,
+            };
+            stage.open(
+                &source,
                 *record,
-                machine.fetcher,
-                machine.keys,
                 Budget::new(machine.retry_for),
                 machine.reporter,
             )

@@ -13,6 +13,7 @@ use super::cancel::{Cancel, Driver};
 use super::download::{Download, Policy};
 use super::http::{self, Attempt};
 use super::location::{HttpUrl, Location};
+use super::proxy::Proxies;
 use super::resume;
 use super::retry_after::retry_after;
 use crate::error::{Class, Failure, Result, chain};
@@ -28,6 +29,10 @@ pub struct FetchOptions {
     pub idle_timeout: Duration,
     /// How long setting up a connection may take (name look-up, TCP, TLS).
     pub connect_timeout: Duration,
+    /// What proves us to servers that ask for it.
+    pub client_certificate: Option<ClientCertificate>,
+    /// Which requests go through a proxy.
+    pub proxies: Proxies,
     /// Waits between attempts.
     pub backoff: Backoff,
 }
@@ -38,8 +43,25 @@ impl Default for FetchOptions {
             ca_pem: Vec::new(),
             idle_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(15),
+            client_certificate: None,
+            proxies: Proxies::default(),
             backoff: Backoff::default(),
         }
+    }
+}
+
+/// A client certificate and its private key, which is a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, then those between it and a CA that the server knows, in PEM.
+    pub chain_pem: Vec<u8>,
+    /// The private key in PEM: PKCS #8, PKCS #1 or SEC 1, not encrypted.
+    pub key_pem: Vec<u8>,
+}
+
+impl std::fmt::Debug for ClientCertificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClientCertificate")
     }
 }
 
@@ -51,7 +73,7 @@ pub struct Fetcher {
 
 #[derive(Debug)]
 struct Inner {
-    client: reqwest::Client,
+    client: http::Client,
     options: FetchOptions,
     reporter: Reporter,
 }
@@ -69,7 +91,16 @@ impl Fetcher {
         })
     }
 
-    pub(super) fn client(&self) -> &reqwest::Client {
+    /// The same, with a client certificate. Fails with [`Class::Config`] on one that is none.
+    pub fn with_client_certificate(&self, certificate: ClientCertificate) -> Result<Fetcher> {
+        let options = FetchOptions {
+            client_certificate: Some(certificate),
+            ..self.options().clone()
+        };
+        Fetcher::new(options, self.reporter().clone())
+    }
+
+    pub(super) fn client(&self) -> &http::Client {
         &self.shared.client
     }
 

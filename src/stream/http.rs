@@ -6,13 +6,21 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 use reqwest::{Method, StatusCode};
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::cancel::{Driver, Stopped, cancelled};
-use super::fetch::FetchOptions;
+use super::fetch::{ClientCertificate, FetchOptions};
 use super::location::HttpUrl;
+use super::proxy::Proxies;
 use crate::error::{Class, Context as _, Failure, Result, printable};
+
+/// A connection on which nothing came for that long is probed,
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// that often,
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// and given up after so many probes without an answer.
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// How many redirects one request follows.
 const MAX_REDIRECTS: usize = 10;
@@ -33,9 +41,16 @@ impl From<Failure> for Attempt {
     }
 }
 
+/// The HTTP library's client, and what it does not tell: which proxy it asks.
+#[derive(Debug)]
+pub(super) struct Client {
+    library: reqwest::Client,
+    proxies: Proxies,
+}
+
 /// Makes the client. It trusts the compiled-in roots (webpki-roots) and `ca_pem`, never a file of the
-/// system, because an initrd has none; it uses no proxy, decodes nothing, and leaves redirects to [`send`].
-pub(super) fn client(options: &FetchOptions) -> Result<reqwest::Client> {
+/// system, because an initrd has none; it uses the proxies of `options` only, decodes nothing, and leaves redirects to [`send`].
+pub(super) fn client(options: &FetchOptions) -> Result<Client> {
     let mut roots = rustls::RootCertStore {
         roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
     };
@@ -44,26 +59,63 @@ pub(super) fn client(options: &FetchOptions) -> Result<reqwest::Client> {
             .map_err(|why| Failure::new(Class::Config, format!("CA {}: {why}", number + 1)))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context(Class::Bug, || "setting up TLS")?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut tls = match &options.client_certificate {
+        None => tls.with_no_client_auth(),
+        Some(certificate) => {
+            let wrong = |why| Failure::new(Class::Config, format!("client certificate: {why}"));
+            let (chain, key) = chain_and_key(certificate).map_err(wrong)?;
+            tls.with_client_auth_cert(chain, key)
+                .map_err(|e| wrong(e.to_string()))?
+        }
+    };
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    reqwest::Client::builder()
+    let proxies = options.proxies.clone();
+    let asked = proxies.clone();
+    let through = reqwest::Proxy::custom(move |url| asked.pick(url).map(|p| p.url().clone()));
+    let builder = if proxies.is_empty() {
+        // Else the library would read the environment.
+        reqwest::Client::builder().no_proxy()
+    } else {
+        reqwest::Client::builder().proxy(through)
+    };
+    let library = builder
         .tls_backend_preconfigured(tls)
-        .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         // The C library already asks the resolver several times; what else goes wrong is ours to retry.
         .retry(reqwest::retry::never())
         .connect_timeout(options.connect_timeout)
-        .tcp_keepalive(Duration::from_secs(15))
+        // A peer that is gone without a word is noticed within a minute, also where nothing is sent.
+        .tcp_keepalive(KEEPALIVE_IDLE)
+        .tcp_keepalive_interval(KEEPALIVE_INTERVAL)
+        .tcp_keepalive_retries(KEEPALIVE_PROBES)
         // An idle connection would outlive the download that drives it.
         .pool_max_idle_per_host(0)
         .referer(false)
         .user_agent(concat!("ironroot/", env!("CARGO_PKG_VERSION")))
         .build()
-        .context(Class::Bug, || "building the HTTP client")
+        .context(Class::Bug, || "building the HTTP client")?;
+    Ok(Client { library, proxies })
+}
+
+type Chain = Vec<CertificateDer<'static>>;
+
+/// The parts of a client certificate. No text of an error has any of the key.
+fn chain_and_key(
+    certificate: &ClientCertificate,
+) -> Result<(Chain, PrivateKeyDer<'static>), String> {
+    let chain = CertificateDer::pem_slice_iter(&certificate.chain_pem)
+        .collect::<Result<Chain, _>>()
+        .map_err(|e| format!("not a PEM certificate: {e}"))?;
+    if chain.is_empty() {
+        return Err("no certificate in it (PEM, BEGIN CERTIFICATE)".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(&certificate.key_pem)
+        .map_err(|_| "no private key in it (PEM, BEGIN PRIVATE KEY, not encrypted)".to_owned())?;
+    Ok((chain, key))
 }
 
 fn add_roots(roots: &mut rustls::RootCertStore, pem: &[u8]) -> Result<(), String> {
@@ -111,14 +163,16 @@ pub(super) struct Request<'a> {
 /// Sends `request` and follows redirects: at most ten, never from https to http, and never with secrets to
 /// another origin. `idle` bounds each hop, from the name look-up to the head of the response.
 pub(super) fn send(
-    client: &reqwest::Client,
+    client: &Client,
     driver: &Driver,
     idle: Duration,
     request: &Request<'_>,
 ) -> Result<reqwest::Response, Attempt> {
     let mut url = request.url.clone();
     for _ in 0..=MAX_REDIRECTS {
-        let mut builder = client.request(request.method.clone(), url.url().clone());
+        let mut builder = client
+            .library
+            .request(request.method.clone(), url.url().clone());
         if request.url.same_origin(&url) {
             builder = builder.headers(request.private.clone());
         }
@@ -127,8 +181,19 @@ pub(super) fn send(
         if let Some(body) = &request.body {
             builder = builder.body(body.clone());
         }
-        let what = || format!("{} {url}", request.method);
+        let proxy = client.proxies.pick(url.url());
+        let what = || match proxy {
+            None => format!("{} {url}", request.method),
+            Some(proxy) => format!("{} {url} through the proxy {proxy}", request.method),
+        };
         let response = match driver.wait(idle, builder.send()) {
+            Ok(Ok(r)) if r.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                let text = format!("{}: {}", what(), r.status());
+                return Err(Failure::new(Class::Network, text)
+                    .permanent()
+                    .hint("give the proxy's user and password: http://user:password@host:port")
+                    .into());
+            }
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(transport(what(), error).into()),
             Err(Stopped::Cancelled) => return Err(cancelled().into()),

@@ -18,6 +18,7 @@ mod image;
 mod location;
 mod pipeline;
 mod proof;
+mod proxy;
 mod resume;
 mod retry_after;
 mod verified;
@@ -25,10 +26,11 @@ mod verified;
 pub use budget::{Backoff, Budget};
 pub use buffer::{ALIGNMENT, BLOCK, Block, MAX_HELD};
 pub use codec::{Codec, WINDOW_CAP};
-pub use fetch::{FetchOptions, Fetcher};
+pub use fetch::{ClientCertificate, FetchOptions, Fetcher};
 pub use image::{Counters, ImageRequest, ImageStream};
 pub use location::{HttpUrl, Location};
 pub use proof::{
     KEY_DIRECTORY, Keyring, SignatureKind, SignatureOf, SignatureRequest, SignedBy, check_config,
 };
+pub use proxy::Proxies;
 pub use verified::Verified;

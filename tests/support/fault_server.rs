@@ -95,19 +95,47 @@ impl FaultServer {
     pub fn start_tls(
         respond: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
     ) -> FaultServer {
-        let chain = CertificateDer::pem_slice_iter(include_bytes!("tls/server.pem"))
-            .collect::<Result<Vec<_>, _>>()
-            .unwrap();
-        let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/server.key")).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
+            .with_no_client_auth();
+        FaultServer::start_with(config, Arc::new(respond))
+    }
+
+    /// Serves HTTPS to clients with a certificate of the test client CA only.
+    pub fn start_mutual_tls(
+        respond: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
+    ) -> FaultServer {
+        let mut roots = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(include_bytes!("tls/client-ca.pem")) {
+            roots.add(certificate.unwrap()).unwrap();
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            Arc::new(roots),
+            Arc::clone(&provider),
+        )
+        .build()
+        .unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier);
+        FaultServer::start_with(config, Arc::new(respond))
+    }
+
+    fn start_with(
+        config: rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>,
+        respond: Arc<Respond>,
+    ) -> FaultServer {
+        let chain = CertificateDer::pem_slice_iter(include_bytes!("tls/server.pem"))
+            .collect::<Result<Vec<_>, _>>()
             .unwrap();
+        let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/server.key")).unwrap();
+        let config = config.with_single_cert(chain, key).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        FaultServer::bind(address, Some(Arc::new(config)), Arc::new(respond))
+        FaultServer::bind(address, Some(Arc::new(config)), respond)
     }
 
     fn bind(

@@ -17,9 +17,9 @@ pub const LONG: Duration = Duration::from_secs(20);
 pub const SHORT: Duration = Duration::from_millis(200);
 pub const ETAG: &[(&str, &str)] = &[("ETag", "\"v1\"")];
 
-/// A client with short times that trusts `ca`.
-pub fn fetcher(ca: &[&[u8]]) -> Fetcher {
-    let options = FetchOptions {
+/// Short times, and trust in `ca`.
+pub fn options(ca: &[&[u8]]) -> FetchOptions {
+    FetchOptions {
         ca_pem: ca.iter().map(|pem| pem.to_vec()).collect(),
         idle_timeout: Duration::from_secs(1),
         connect_timeout: Duration::from_secs(1),
@@ -27,8 +27,13 @@ pub fn fetcher(ca: &[&[u8]]) -> Fetcher {
             first: Duration::from_millis(2),
             longest: Duration::from_millis(20),
         },
-    };
-    Fetcher::new(options, Reporter::default()).expect("a client")
+        ..FetchOptions::default()
+    }
+}
+
+/// A client with these options.
+pub fn fetcher(ca: &[&[u8]]) -> Fetcher {
+    Fetcher::new(options(ca), Reporter::default()).expect("a client")
 }
 
 pub fn request(urls: &[String]) -> ImageRequest {

@@ -9,3 +9,4 @@
 
 pub mod fault_server;
 pub mod images;
+pub mod proxy;
