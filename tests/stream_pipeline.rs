@@ -14,7 +14,8 @@ use ironroot::stream::{
 use ironroot::units::Bytes;
 use support::fault_server::{Act, FaultServer, Serve, file, head, ok, status};
 use support::images::{
-    LONG, RIGHT, SHORT, fails, gzip, image, open, read, request, sha256, sha512, xz, zstd,
+    LONG, RIGHT, SHORT, apart, bzip2, fails, gzip, image, lz4, open, read, request, sha256, sha512,
+    xz, zstd,
 };
 
 /// How many threads this process has.
@@ -30,6 +31,8 @@ fn every_codec_arrives_whole_with_its_digests() {
         (Codec::Gzip, gzip(&content)),
         (Codec::Zstd, zstd(&content)),
         (Codec::Xz, xz(&content)),
+        (Codec::Bzip2, bzip2(&content)),
+        (Codec::Lz4, lz4(&content)),
     ] {
         let data = packed.clone();
         let server = FaultServer::start(move |r| file(r, &data, RIGHT));
@@ -48,7 +51,7 @@ fn every_codec_arrives_whole_with_its_digests() {
         assert_eq!(stream.content_length(), known);
         let at_least = match codec {
             Codec::Raw | Codec::Zstd => content.len() as u64,
-            Codec::Gzip | Codec::Xz => 0,
+            Codec::Gzip | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => 0,
         };
         assert_eq!(stream.content_at_least(), at_least);
         assert_eq!(stream.counters().expected, Some(packed.len() as u64));
@@ -63,6 +66,44 @@ fn every_codec_arrives_whole_with_its_digests() {
         assert_eq!(verified.received(), Bytes(packed.len() as u64));
         assert_eq!(verified.content_length(), Bytes(content.len() as u64));
         assert!(verified.is_proven());
+    }
+}
+
+#[test]
+fn what_several_threads_decode_is_the_same_and_stops_at_once() {
+    let content = image(20 * BLOCK + 4321);
+    for (codec, size) in [
+        (Codec::Gzip, 50_000),
+        (Codec::Zstd, 70_000),
+        (Codec::Zstd, 3 << 20),
+        (Codec::Xz, 3 << 20),
+    ] {
+        let packed = apart(codec, &content, size);
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), &packed).unwrap();
+        let asked = ImageRequest {
+            digest: Some(sha256(&packed)),
+            content_digest: Some(sha256(&content)),
+            ..request(&[path.path().display().to_string()])
+        };
+        assert!(read(asked.clone(), LONG).unwrap().0 == content, "{codec}");
+        for blocks in [0, 1, 6] {
+            let mut stream = open(asked.clone(), LONG).unwrap();
+            for _ in 0..blocks {
+                assert!(stream.next_block().unwrap().is_some());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let started = Instant::now();
+            drop(stream);
+            assert!(started.elapsed() < Duration::from_secs(3), "{codec}");
+        }
+        // One flipped bit far behind the first frames.
+        let mut damaged = packed.clone();
+        let at = damaged.len() * 3 / 4;
+        damaged[at] ^= 1;
+        std::fs::write(path.path(), &damaged).unwrap();
+        let failure = read(asked, LONG).unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity, "{codec}: {failure}");
     }
 }
 
@@ -150,7 +191,22 @@ fn damaged_and_unsupported_files_are_refused() {
             Class::Integrity,
         ),
         ("nothing inside", gzip(b""), Class::Integrity),
-        ("bzip2", b"BZh91AY&SY".to_vec(), Class::Config),
+        ("cut bzip2", b"BZh91AY&SY".to_vec(), Class::Integrity),
+        (
+            "lz4 legacy",
+            b"\x02\x21\x4c\x18\x01\0\0\0".to_vec(),
+            Class::Config,
+        ),
+        (
+            "lz4, then legacy",
+            [&lz4(&content)[..], b"\x02\x21\x4c\x18\x01\0\0\0"].concat(),
+            Class::Integrity,
+        ),
+        (
+            "bzip2 trailing",
+            [bzip2(&content), vec![0]].concat(),
+            Class::Integrity,
+        ),
         ("qcow2", b"QFI\xfb\0\0\0\x03".to_vec(), Class::Config),
         ("qcow2 inside", gzip(b"QFI\xfb\0\0\0\x03"), Class::Config),
         ("compressed twice", zstd(&gzip(&content)), Class::Config),
