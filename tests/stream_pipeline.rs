@@ -108,6 +108,42 @@ fn what_several_threads_decode_is_the_same_and_stops_at_once() {
 }
 
 #[test]
+fn damage_is_told_at_once_while_helpers_wait_for_a_silent_server() {
+    let content = image(6 * BLOCK);
+    for (codec, size) in [(Codec::Gzip, 50_000), (Codec::Xz, 1 << 20)] {
+        let mut packed = apart(codec, &content, size);
+        let at = packed.len() / 3;
+        packed[at] ^= 1;
+        packed.truncate(packed.len() * 3 / 4);
+        let server = FaultServer::start(move |_| {
+            let length = [("Content-Length", "999999999")];
+            vec![
+                head("200 OK", &length),
+                Act::Send(packed.clone()),
+                Act::Silence,
+            ]
+        });
+        let slow = FetchOptions {
+            idle_timeout: Duration::from_secs(25),
+            ..FetchOptions::default()
+        };
+        let patient = Fetcher::new(slow, Reporter::default()).unwrap();
+        let started = Instant::now();
+        let mut stream =
+            ImageStream::open(&patient, request(&[server.url("/")]), Budget::new(LONG)).unwrap();
+        let failure = loop {
+            match stream.next_block() {
+                Ok(block) => assert!(block.is_some(), "{codec} ended"),
+                Err(failure) => break failure,
+            }
+        };
+        drop(stream);
+        assert_eq!(failure.class(), Class::Integrity, "{codec}: {failure}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{codec}");
+    }
+}
+
+#[test]
 fn content_of_exactly_whole_blocks_has_no_empty_last_one() {
     for packed in [image(2 * BLOCK), zstd(&image(2 * BLOCK))] {
         let server = FaultServer::start(move |_| ok(&packed));
@@ -315,6 +351,16 @@ fn dropping_a_stream_stops_its_threads_at_once_wherever_they_wait() {
     }
 }
 
+/// That this process has `count` threads.
+fn assert_only(count: usize) {
+    // A joined thread may be listed for a moment after its end.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while threads() > count && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(threads(), count);
+}
+
 #[test]
 fn a_stream_leaves_no_thread_behind() {
     // Alone in a process of its own: other tests have threads of the same names.
@@ -332,6 +378,22 @@ fn a_stream_leaves_no_thread_behind() {
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(path.path(), gzip(&content)).unwrap();
     let before = threads();
+    // What several threads decode, besides.
+    for codec in [Codec::Gzip, Codec::Zstd, Codec::Xz] {
+        let packed = apart(codec, &content[..4 * BLOCK], 64 << 10);
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), packed).unwrap();
+        for read_blocks in [0, 1, usize::MAX] {
+            let asked = request(&[path.path().display().to_string()]);
+            let mut stream = open(asked, LONG).unwrap();
+            let mut count = 0;
+            while count < read_blocks && stream.next_block().unwrap().is_some() {
+                count += 1;
+            }
+            drop(stream);
+            assert_only(before);
+        }
+    }
     for read_blocks in [0, 1, usize::MAX] {
         let asked = ImageRequest {
             content_digest: Some(sha256(&content)),
@@ -349,12 +411,7 @@ fn a_stream_leaves_no_thread_behind() {
         } else {
             drop(stream);
         }
-        // A joined thread may be listed for a moment after its end.
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while threads() > before && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(threads(), before);
+        assert_only(before);
     }
 }
 

@@ -420,3 +420,82 @@ fn a_download_that_was_cut_off_is_not_taken_for_an_end() {
         assert_eq!(failure.kind(), ErrorKind::BrokenPipe, "{codec}");
     }
 }
+
+/// Content with repetitions nearer and farther than every history.
+fn long_content() -> Vec<u8> {
+    let noise: Vec<u8> = (0..90_000u32)
+        .map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0])
+        .collect();
+    [&noise[..], &noise[..30_000], &[0; 70_000], &noise[20_000..]].concat()
+}
+
+#[test]
+fn lz4_frames_of_every_kind() {
+    use lz4_flex::frame::BlockMode::{Independent, Linked};
+    let content = long_content();
+    let skip = b"\x5f\x2a\x4d\x18\x03\0\0\0abc";
+    for mode in [Independent, Linked] {
+        let frame = lz4(&content, mode);
+        assert!(whole(Codec::Lz4, &frame).unwrap() == content);
+        let several = [skip, &frame[..], skip, &frame, skip].concat();
+        assert!(whole(Codec::Lz4, &several).unwrap() == [&content[..], &content].concat());
+        assert_eq!(sniff("x", &several).unwrap().codec, Codec::Lz4);
+        // Without its end mark and checksum, and without the latter only.
+        for missing in [8, 4] {
+            let failure = whole(Codec::Lz4, &frame[..frame.len() - missing]).unwrap_err();
+            assert_eq!(failure.kind(), ErrorKind::UnexpectedEof);
+        }
+        let legacy = [&frame[..], b"\x02\x21\x4c\x18\x01\0\0\0\x10"].concat();
+        let failure = whole(Codec::Lz4, &legacy).unwrap_err();
+        assert!(failure.to_string().contains("legacy"), "{failure}");
+    }
+    // An empty block in the middle is no end.
+    let frame = b"\x04\x22\x4d\x18\x60\x40\x82\x01\0\0\0\0\x02\0\0\x80ab\0\0\0\0";
+    assert_eq!(whole(Codec::Lz4, frame).unwrap(), b"ab");
+}
+
+#[test]
+fn a_member_that_lies_about_its_length_is_refused_on_one_thread_as_well() {
+    let good = [bgzf(b"first"), bgzf(b"second")].concat();
+    assert_eq!(whole(Codec::Gzip, &good).unwrap(), b"firstsecond");
+    for at in [16, 17, good.len() - bgzf(b"second").len() + 16] {
+        for change in [1, 0x10] {
+            let mut lying = good.clone();
+            lying[at] ^= change;
+            assert!(whole(Codec::Gzip, &lying).is_err(), "{at}");
+        }
+    }
+}
+
+#[test]
+fn xz_with_little_memory_many_streams_and_unknown_checks() {
+    let content = long_content();
+    let packed = pack_apart(Codec::Xz, &content, 20_000);
+    let many = [&packed[..], &pack(Codec::Xz, b"x"), &packed].concat();
+    let expected = [&content[..], b"x", &content].concat();
+    assert!(whole(Codec::Xz, &many).unwrap() == expected);
+    for memory in [0, 1, 1 << 20] {
+        let means = Means { threads: 3, memory };
+        let chunks = Chunks::of([&many[..]], true);
+        let mut decoder = Way::of(Codec::Xz, &many, means)
+            .decoder(chunks, &Cancel::default())
+            .unwrap()
+            .unwrap();
+        let (mut all, mut out) = (Vec::new(), vec![0; 5000]);
+        loop {
+            match decoder.read(&mut out).unwrap() {
+                0 => break,
+                n => all.extend_from_slice(&out[..n]),
+            }
+        }
+        assert!(all == expected, "{memory}");
+    }
+    // Check 5 does not exist; the header's own checksum is right.
+    let mut unknown = packed;
+    unknown[7] = 5;
+    let mut crc = flate2::Crc::new();
+    crc.update(&unknown[6..8]);
+    unknown[8..12].copy_from_slice(&crc.sum().to_le_bytes());
+    let failure = whole(Codec::Xz, &unknown).unwrap_err();
+    assert!(failure.to_string().contains("check"), "{failure}");
+}
