@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use super::budget::Budget;
 use super::buffer::{Block, MAX_HELD};
 use super::cancel::{Cancel, Driver};
-use super::codec::{self, Codec, HEAD};
+use super::codec::{self, Codec, HEAD, Means, Way};
 use super::digest::Item;
 use super::download::{Download, Policy};
 use super::fetch::Fetcher;
@@ -125,12 +125,13 @@ impl ImageStream {
         head.truncate(count);
         let sniffed = codec::sniff(&what, &head)?;
 
-        let shared = Arc::new(Shared::new(what, cancel));
+        let way = Way::of(sniffed.codec, &head, Means::of_this_machine());
+        let shared = Arc::new(Shared::new(what, cancel, way.blocks()));
         let (received, expected) = (download.received(), download.total());
         let raw = sniffed.codec == Codec::Raw;
         let started = Threads::start(
             &shared,
-            sniffed.codec,
+            way,
             download,
             head,
             &demanded
