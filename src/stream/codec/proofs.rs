@@ -426,7 +426,13 @@ fn long_content() -> Vec<u8> {
     let noise: Vec<u8> = (0..90_000u32)
         .map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes()[0])
         .collect();
-    [&noise[..], &noise[..30_000], &vec![0; 70_000], &noise[20_000..]].concat()
+    [
+        &noise[..],
+        &noise[..30_000],
+        &vec![0; 70_000],
+        &noise[20_000..],
+    ]
+    .concat()
 }
 
 #[test]
