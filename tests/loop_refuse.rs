@@ -74,7 +74,8 @@ fn a_disk_used_as_swap_is_refused() {
     let after = disk.bytes();
     tool("swapoff", &[disk.arg()]);
     ended.failed_with(13, &["in use", "swap"]);
-    assert!(before == after);
+    // Its pages are the kernel's to write at any moment; the header is nobody's.
+    assert!(before[..4096] == after[..4096]);
 }
 
 #[test]

@@ -14,7 +14,8 @@ use ironroot::stream::{
 use ironroot::units::Bytes;
 use support::fault_server::{Act, FaultServer, Serve, file, head, ok, status};
 use support::images::{
-    LONG, RIGHT, SHORT, fails, gzip, image, open, read, request, sha256, sha512, xz, zstd,
+    LONG, RIGHT, SHORT, apart, bzip2, fails, gzip, image, lz4, open, read, request, sha256, sha512,
+    xz, zstd,
 };
 
 /// How many threads this process has.
@@ -30,6 +31,8 @@ fn every_codec_arrives_whole_with_its_digests() {
         (Codec::Gzip, gzip(&content)),
         (Codec::Zstd, zstd(&content)),
         (Codec::Xz, xz(&content)),
+        (Codec::Bzip2, bzip2(&content)),
+        (Codec::Lz4, lz4(&content)),
     ] {
         let data = packed.clone();
         let server = FaultServer::start(move |r| file(r, &data, RIGHT));
@@ -48,7 +51,7 @@ fn every_codec_arrives_whole_with_its_digests() {
         assert_eq!(stream.content_length(), known);
         let at_least = match codec {
             Codec::Raw | Codec::Zstd => content.len() as u64,
-            Codec::Gzip | Codec::Xz => 0,
+            Codec::Gzip | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => 0,
         };
         assert_eq!(stream.content_at_least(), at_least);
         assert_eq!(stream.counters().expected, Some(packed.len() as u64));
@@ -63,6 +66,80 @@ fn every_codec_arrives_whole_with_its_digests() {
         assert_eq!(verified.received(), Bytes(packed.len() as u64));
         assert_eq!(verified.content_length(), Bytes(content.len() as u64));
         assert!(verified.is_proven());
+    }
+}
+
+#[test]
+fn what_several_threads_decode_is_the_same_and_stops_at_once() {
+    let content = image(20 * BLOCK + 4321);
+    for (codec, size) in [
+        (Codec::Gzip, 50_000),
+        (Codec::Zstd, 70_000),
+        (Codec::Zstd, 3 << 20),
+        (Codec::Xz, 3 << 20),
+    ] {
+        let packed = apart(codec, &content, size);
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), &packed).unwrap();
+        let asked = ImageRequest {
+            digest: Some(sha256(&packed)),
+            content_digest: Some(sha256(&content)),
+            ..request(&[path.path().display().to_string()])
+        };
+        assert!(read(asked.clone(), LONG).unwrap().0 == content, "{codec}");
+        for blocks in [0, 1, 6] {
+            let mut stream = open(asked.clone(), LONG).unwrap();
+            for _ in 0..blocks {
+                assert!(stream.next_block().unwrap().is_some());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let started = Instant::now();
+            drop(stream);
+            assert!(started.elapsed() < Duration::from_secs(3), "{codec}");
+        }
+        // One flipped bit far behind the first frames.
+        let mut damaged = packed.clone();
+        let at = damaged.len() * 3 / 4;
+        damaged[at] ^= 1;
+        std::fs::write(path.path(), &damaged).unwrap();
+        let failure = read(asked, LONG).unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity, "{codec}: {failure}");
+    }
+}
+
+#[test]
+fn damage_is_told_at_once_while_helpers_wait_for_a_silent_server() {
+    let content = image(6 * BLOCK);
+    for (codec, size) in [(Codec::Gzip, 50_000), (Codec::Xz, 1 << 20)] {
+        let mut packed = apart(codec, &content, size);
+        let at = packed.len() / 3;
+        packed[at] ^= 1;
+        packed.truncate(packed.len() * 3 / 4);
+        let server = FaultServer::start(move |_| {
+            let length = [("Content-Length", "999999999")];
+            vec![
+                head("200 OK", &length),
+                Act::Send(packed.clone()),
+                Act::Silence,
+            ]
+        });
+        let slow = FetchOptions {
+            idle_timeout: Duration::from_secs(25),
+            ..FetchOptions::default()
+        };
+        let patient = Fetcher::new(slow, Reporter::default()).unwrap();
+        let started = Instant::now();
+        let mut stream =
+            ImageStream::open(&patient, request(&[server.url("/")]), Budget::new(LONG)).unwrap();
+        let failure = loop {
+            match stream.next_block() {
+                Ok(block) => assert!(block.is_some(), "{codec} ended"),
+                Err(failure) => break failure,
+            }
+        };
+        drop(stream);
+        assert_eq!(failure.class(), Class::Integrity, "{codec}: {failure}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{codec}");
     }
 }
 
@@ -150,7 +227,22 @@ fn damaged_and_unsupported_files_are_refused() {
             Class::Integrity,
         ),
         ("nothing inside", gzip(b""), Class::Integrity),
-        ("bzip2", b"BZh91AY&SY".to_vec(), Class::Config),
+        ("cut bzip2", b"BZh91AY&SY".to_vec(), Class::Integrity),
+        (
+            "lz4 legacy",
+            b"\x02\x21\x4c\x18\x01\0\0\0".to_vec(),
+            Class::Config,
+        ),
+        (
+            "lz4, then legacy",
+            [&lz4(&content)[..], b"\x02\x21\x4c\x18\x01\0\0\0"].concat(),
+            Class::Integrity,
+        ),
+        (
+            "bzip2 trailing",
+            [bzip2(&content), vec![0]].concat(),
+            Class::Integrity,
+        ),
         ("qcow2", b"QFI\xfb\0\0\0\x03".to_vec(), Class::Config),
         ("qcow2 inside", gzip(b"QFI\xfb\0\0\0\x03"), Class::Config),
         ("compressed twice", zstd(&gzip(&content)), Class::Config),
@@ -259,6 +351,16 @@ fn dropping_a_stream_stops_its_threads_at_once_wherever_they_wait() {
     }
 }
 
+/// That this process has `count` threads.
+fn assert_only(count: usize) {
+    // A joined thread may be listed for a moment after its end.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while threads() > count && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(threads(), count);
+}
+
 #[test]
 fn a_stream_leaves_no_thread_behind() {
     // Alone in a process of its own: other tests have threads of the same names.
@@ -276,6 +378,22 @@ fn a_stream_leaves_no_thread_behind() {
     let path = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(path.path(), gzip(&content)).unwrap();
     let before = threads();
+    // What several threads decode, besides.
+    for codec in [Codec::Gzip, Codec::Zstd, Codec::Xz] {
+        let packed = apart(codec, &content[..4 * BLOCK], 64 << 10);
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), packed).unwrap();
+        for read_blocks in [0, 1, usize::MAX] {
+            let asked = request(&[path.path().display().to_string()]);
+            let mut stream = open(asked, LONG).unwrap();
+            let mut count = 0;
+            while count < read_blocks && stream.next_block().unwrap().is_some() {
+                count += 1;
+            }
+            drop(stream);
+            assert_only(before);
+        }
+    }
     for read_blocks in [0, 1, usize::MAX] {
         let asked = ImageRequest {
             content_digest: Some(sha256(&content)),
@@ -293,12 +411,7 @@ fn a_stream_leaves_no_thread_behind() {
         } else {
             drop(stream);
         }
-        // A joined thread may be listed for a moment after its end.
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while threads() > before && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(threads(), before);
+        assert_only(before);
     }
 }
 

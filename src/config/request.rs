@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::parse::Problem;
 use super::wire;
-use crate::stream::{HttpUrl, Keyring, Location, Proxies, SignatureKind, SignatureOf};
+use crate::stream::{
+    HttpUrl, Keyring, Location, Proxies, RegistryAccess, SignatureKind, SignatureOf,
+};
 use crate::units::Digest;
 
 /// What is wanted.
@@ -72,6 +74,8 @@ pub struct Image {
     pub headers: Vec<(String, String)>,
     /// What proves this machine to the image's servers.
     pub client_certificate: Option<ClientCertificate>,
+    /// Credentials for a registry: a docker config.
+    pub credentials: Option<Text>,
     /// A missing proof is forgiven.
     pub insecure: bool,
     /// What was written is read back.
@@ -323,6 +327,8 @@ fn refuse_unsupported(config: &wire::BootConfig, problems: &mut Problems) {
             kind,
             headers: _,
             client_certificate: _,
+            credentials: _,
+            plain_http: _,
             insecure: _,
             verify_disk: _,
         } = image;
@@ -380,6 +386,7 @@ fn disk_install(
         locations.extend(problems.location(&format!("image.mirrors[{i}]"), mirror));
     }
     locations.splice(0..0, [url?]);
+    let credentials = registry_keys(image, &mut locations, problems);
     let checksums = image
         .checksums
         .as_ref()
@@ -422,6 +429,7 @@ fn disk_install(
                 .client_certificate
                 .as_ref()
                 .and_then(|c| client_certificate(c, problems)),
+            credentials,
             insecure: image.insecure,
             verify_disk: image.verify_disk,
             raw_url: image.url.clone(),
@@ -455,6 +463,53 @@ fn client_certificate(
         chain: chain?,
         key: key?,
     })
+}
+
+/// What concerns registries only: how they are spoken to, and the credentials.
+fn registry_keys(
+    image: &wire::Image,
+    locations: &mut [Location],
+    problems: &mut Problems,
+) -> Option<Text> {
+    let in_registry = locations.iter().any(|l| matches!(l, Location::Oci(_)));
+    for location in &mut *locations {
+        if let Location::Oci(reference) = location
+            && image.plain_http
+        {
+            *reference = reference.clone().over_plain_http();
+        }
+    }
+    if in_registry && locations.len() > 1 {
+        problems.add("image.mirrors", "not supported with oci:// in this version");
+    }
+    let beside = image
+        .signature
+        .as_ref()
+        .is_some_and(|s| s.url.is_none() && s.of == wire::SignatureOf::Image);
+    if in_registry && beside {
+        problems.add(
+            "image.signature.url",
+            "needed with oci://: nothing is beside an image in a registry",
+        );
+    }
+    if !in_registry && image.plain_http {
+        problems.add(
+            "image.plainHttp",
+            "only for oci://: elsewhere the URL says it",
+        );
+    }
+    let text = image.credentials.as_ref()?;
+    if !in_registry {
+        problems.add("image.credentials", "only for oci://");
+    }
+    if text.starts_with('/') {
+        return Some(Text::File(text.into()));
+    }
+    if let Err(why) = RegistryAccess::check_docker_config(text.as_bytes()) {
+        let text = format!("neither an absolute path nor the text of a file: {why}");
+        problems.add("image.credentials", text);
+    }
+    Some(Text::Inline(text.clone()))
 }
 
 fn read_signature(
@@ -567,6 +622,51 @@ mod tests {
         );
         let mirror = r#""image":{"url":"https://h/a.raw","mirrors":["http://m/a.raw"]},"disk":{}"#;
         assert!(request(mirror).is_err());
+    }
+
+    #[test]
+    fn keys_of_registries_are_for_registries() {
+        let with = |url: &str, more: &str| {
+            request(&format!(r#""image":{{"url":"{url}"{more}}},"disk":{{}}"#))
+        };
+        let oci = "oci://h/os:v1";
+        assert!(with(oci, "").is_ok());
+        let pinned = format!("{oci}@sha256:{}", "a".repeat(64));
+        assert!(with(&pinned, r#","plainHttp":true"#).is_ok());
+        assert!(with(oci, r#","credentials":"{\"auths\":{}}""#).is_ok());
+        assert!(with(oci, r#","credentials":"/etc/x.json""#).is_ok());
+        for (url, more, part) in [
+            (
+                oci,
+                r#","plainHttp":true"#,
+                "image: an image over plain HTTP",
+            ),
+            (
+                oci,
+                r#","credentials":"s3cr3t""#,
+                "image.credentials: neither",
+            ),
+            (oci, r#","mirrors":["https://h/x"]"#, "image.mirrors: "),
+            (
+                oci,
+                r#","signature":{"type":"minisign"}"#,
+                "image.signature.url: needed",
+            ),
+            (
+                "https://h/x",
+                r#","plainHttp":true"#,
+                "image.plainHttp: only",
+            ),
+            (
+                "https://h/x",
+                r#","credentials":"/x""#,
+                "image.credentials: only",
+            ),
+        ] {
+            let all = with(url, more).unwrap_err();
+            assert!(all[0].starts_with(part), "{all:?}");
+            assert!(!all[0].contains("s3cr3t"), "{all:?}");
+        }
     }
 
     #[test]

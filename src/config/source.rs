@@ -47,8 +47,8 @@ impl Source {
     /// Whether the network must be up to read it.
     pub fn needs_network(&self) -> bool {
         match self {
-            Source::Named(Location::Http(_)) => true,
-            Source::Named(Location::File(_)) | Source::Data(_) | Source::Initrd(_) => false,
+            Source::Named(location) => location.is_remote(),
+            Source::Data(_) | Source::Initrd(_) => false,
         }
     }
 

@@ -96,7 +96,7 @@ pub enum BootPolicy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
-    /// `https://…`, `http://…`, `file:///…`, the path of a file or block device.
+    /// `https://…`, `http://…`, `oci://…`, `file:///…`, the path of a file or block device.
     pub url: String,
     /// Other places of the same bytes, tried in order.
     #[serde(default)]
@@ -113,6 +113,12 @@ pub struct Image {
     pub signature: Option<Signature>,
     /// What proves this machine to a server that asks for a certificate.
     pub client_certificate: Option<ClientCertificate>,
+    /// Credentials for a registry: a docker `config.json`, its text or its path. Default: the initrd's
+    /// `/etc/ironroot/docker-config.json`.
+    pub credentials: Option<String>,
+    /// The registry is spoken to without TLS.
+    #[serde(default)]
+    pub plain_http: bool,
     /// What the image is.
     #[serde(default)]
     pub kind: ImageKind,

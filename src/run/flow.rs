@@ -231,11 +231,10 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     }
     let fetcher = Fetcher::new(options(&ca, proxies, patience), reporter.clone())?;
     let image_fetcher = image_fetcher(entrance.root, &request, &fetcher)?;
-    let remote = |l: &Location| matches!(l, Location::Http(_));
     let image_is_remote = request
         .install
         .iter()
-        .any(|i| i.image.all_locations().any(remote));
+        .any(|i| i.image.all_locations().any(Location::is_remote));
     if image_is_remote || request.report.url.is_some() {
         bring_up(entrance)?;
     }

@@ -8,21 +8,24 @@ use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
 use super::source_disk;
 use super::target_disk::TargetDisk;
-use crate::config::request::Image;
+use crate::config::request::{Image, Text};
 use crate::config::wire::RecordPolicy;
-use crate::error::{Class, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::plan::layout::{self, Length};
 use crate::plan::step::{Span, Target};
 use crate::report::{Event, Reporter};
 use crate::stream::{
-    Block, Budget, Fetcher, ImageRequest, ImageStream, KEY_DIRECTORY, Keyring, SignatureRequest,
-    Verified,
+    Block, Budget, Fetcher, ImageRequest, ImageStream, KEY_DIRECTORY, Keyring, Location,
+    RegistryAccess, SignatureRequest, Verified,
 };
 use crate::units::{Bytes, MIB};
 
 /// Progress events, at most five a second.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+
+/// Credentials of registries that an initrd may carry.
+const DOCKER_CONFIG: &str = "/etc/ironroot/docker-config.json";
 
 /// How far an installation is.
 #[derive(Debug)]
@@ -68,6 +71,8 @@ pub struct Source<'a> {
     pub keys: &'a Keyring,
     /// Where /sys is.
     pub root: &'a Path,
+    /// This machine's architecture, as `uname -m` has it.
+    pub arch: &'a str,
 }
 
 impl Stage {
@@ -114,6 +119,7 @@ impl Stage {
             fetcher,
             keys,
             root,
+            arch,
         } = source;
         source_disk::must_not_be_target(root, &image.locations, disk.target())?;
         let mut stream = ImageStream::open(
@@ -125,6 +131,7 @@ impl Stage {
                 content_digest: image.content_digest.clone(),
                 checksums: image.checksums.clone(),
                 signature: demanded_signature(image, keys)?,
+                registry: registry_access(image, root, arch)?,
                 insecure: image.insecure,
             },
             budget,
@@ -312,4 +319,33 @@ fn demanded_signature(image: &Image, keys: &Keyring) -> Result<Option<SignatureR
         location: signature.location.clone(),
         of: signature.of,
     }))
+}
+
+/// How the registry is asked, where the image is in one: with the credentials that the config gives, else
+/// with the initrd's.
+fn registry_access(image: &Image, root: &Path, arch: &str) -> Result<RegistryAccess> {
+    let mut access = RegistryAccess {
+        arch: arch.to_owned(),
+        docker_config: None,
+    };
+    if !image
+        .locations
+        .iter()
+        .any(|l| matches!(l, Location::Oci(_)))
+    {
+        return Ok(access);
+    }
+    let read = |path: &Path| std::fs::read(root.join(path.strip_prefix("/").unwrap_or(path)));
+    access.docker_config = match &image.credentials {
+        Some(Text::Inline(text)) => Some(text.clone().into_bytes()),
+        Some(Text::File(path)) => Some(read(path.as_path()).context(Class::Config, || {
+            format!("reading image.credentials {}", path.display())
+        })?),
+        None => match read(Path::new(DOCKER_CONFIG)) {
+            Ok(bytes) => Some(bytes),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e).context(Class::Config, || format!("reading {DOCKER_CONFIG}")),
+        },
+    };
+    Ok(access)
 }

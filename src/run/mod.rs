@@ -85,6 +85,7 @@ fn carry_out(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> 
                 fetcher: machine.fetcher,
                 keys: machine.keys,
                 root: machine.root,
+                arch: machine.arch,
             };
             stage.open(
                 &source,

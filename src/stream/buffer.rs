@@ -16,6 +16,11 @@ pub(super) const CHUNK: usize = 512 << 10;
 pub(super) const BLOCKS: usize = 10;
 /// How many chunks exist.
 pub(super) const CHUNKS: usize = 16;
+/// How many blocks exist where several threads decode frames: what those decode [`AHEAD`] is their queue.
+pub(super) const BLOCKS_PARALLEL: usize = MAX_HELD + 2;
+/// How much memory those threads take together, in bytes: what they decoded ahead of its turn, and all but
+/// one of their windows.
+pub(super) const AHEAD: usize = 19 << 20;
 /// How many [`Block`]s a consumer may hold at a time; [`super::ImageStream::next_block`] refuses to give more,
 /// because the pipeline would starve.
 pub const MAX_HELD: usize = BLOCKS - 4;
@@ -24,8 +29,9 @@ pub const ALIGNMENT: usize = 4096;
 
 // Invariant I7: at most 64 MiB beside the decoder's window. 4 MiB are left for what the HTTP and TLS
 // libraries, the kernel's share of thread stacks and the decoders' tables take.
-const _: () =
-    assert!(BLOCKS * (BLOCK + ALIGNMENT) + CHUNKS * (CHUNK + ALIGNMENT) + (4 << 20) <= 64 << 20);
+const REST: usize = CHUNKS * (CHUNK + ALIGNMENT) + (4 << 20);
+const _: () = assert!(BLOCKS * (BLOCK + ALIGNMENT) + REST <= 64 << 20);
+const _: () = assert!(BLOCKS_PARALLEL * (BLOCK + ALIGNMENT) + AHEAD + REST <= 64 << 20);
 const _: () = assert!(BLOCK.is_multiple_of(ALIGNMENT) && CHUNK.is_multiple_of(ALIGNMENT));
 
 /// A bounded set of buffers of one size.
@@ -162,6 +168,13 @@ impl Drop for Filling {
 /// Bytes that several threads read; the memory returns to its pool with the last clone.
 #[derive(Clone)]
 pub(super) struct Slab(Arc<(Filling, usize)>);
+
+impl Slab {
+    /// Whether both are the same memory.
+    pub(super) fn is(&self, other: &Slab) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 impl Deref for Slab {
     type Target = [u8];

@@ -1,7 +1,12 @@
 //! Which format a download has, by its first bytes alone: one table of magic, name and what follows. To
 //! add a codec: an arm in [`Codec`], a row in [`FORMATS`], a file in `codec/`.
 
+mod bzip2;
+mod frames;
 mod gzip;
+mod lz4;
+mod means;
+mod parallel;
 #[cfg(test)]
 mod proofs;
 mod source;
@@ -11,8 +16,11 @@ mod zstd;
 use std::fmt;
 use std::io;
 
+pub(super) use means::Means;
 pub(super) use source::Chunks;
 
+use super::buffer::{BLOCKS, BLOCKS_PARALLEL};
+use super::cancel::Cancel;
 use crate::error::{Class, Failure, Result};
 
 /// The largest window or dictionary that a stream may ask for, in bytes (`zstd --long=27`; `xz -9` needs
@@ -33,6 +41,10 @@ pub enum Codec {
     Zstd,
     /// xz (format 1.2): any number of streams and blocks, stream padding.
     Xz,
+    /// bzip2: any number of streams.
+    Bzip2,
+    /// lz4 frames (format 1.6): any number, skippable ones as well; not the legacy frame.
+    Lz4,
 }
 
 impl Codec {
@@ -43,6 +55,8 @@ impl Codec {
             Codec::Gzip => "gzip",
             Codec::Zstd => "zstd",
             Codec::Xz => "xz",
+            Codec::Bzip2 => "bzip2",
+            Codec::Lz4 => "lz4",
         }
     }
 }
@@ -96,11 +110,12 @@ const fn decode(magic: &'static [u8], codec: Codec) -> Format {
 const FORMATS: &[Format] = &[
     decode(&[0x1f, 0x8b], Codec::Gzip),
     decode(&[0x28, 0xb5, 0x2f, 0xfd], Codec::Zstd),
-    // Skippable frames (RFC 8878 section 3.1.2), with which pzstd begins.
+    // Skippable frames (RFC 8878 section 3.1.2), with which pzstd begins. An lz4 file may do so, too; see
+    // `find`.
     decode(&[0x50, 0x2a, 0x4d, 0x18], Codec::Zstd),
     decode(&[0xfd, b'7', b'z', b'X', b'Z', 0x00], Codec::Xz),
-    refuse(0, b"BZh", "bzip2"),
-    refuse(0, &[0x04, 0x22, 0x4d, 0x18], "lz4"),
+    decode(b"BZh", Codec::Bzip2),
+    decode(&[0x04, 0x22, 0x4d, 0x18], Codec::Lz4),
     refuse(0, &[0x02, 0x21, 0x4c, 0x18], "lz4 (legacy)"),
     refuse(0, b"LZIP", "lzip"),
     refuse(0, &[0x89, b'L', b'Z', b'O', 0x00], "lzop"),
@@ -154,7 +169,7 @@ pub(super) fn sniff(what: &str, head: &[u8]) -> Result<Sniffed> {
     }
     let at_least = match codec {
         Codec::Zstd => zstd::declared(what, head)?,
-        Codec::Raw | Codec::Gzip | Codec::Xz => 0,
+        Codec::Raw | Codec::Gzip | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => 0,
     };
     Ok(Sniffed { codec, at_least })
 }
@@ -173,6 +188,12 @@ pub(super) fn check_content(what: &str, head: &[u8]) -> Result<()> {
 }
 
 fn find(head: &[u8]) -> Option<&'static Format> {
+    // Both zstd and lz4 may begin with frames to be skipped: what follows them tells.
+    let head = match zstd::after_skippable(head) {
+        [] => head,
+        frame if frame.starts_with(&[0x04, 0x22, 0x4d, 0x18]) => frame,
+        _ => head,
+    };
     FORMATS
         .iter()
         .find(|f| head.get(f.offset..).is_some_and(|h| h.starts_with(f.magic)))
@@ -188,17 +209,55 @@ fn unsupported(what: &str, name: &str) -> Failure {
         Class::Config,
         format!("{what} is in {name} format, which is not supported in this version"),
     )
-    .hint("convert it to a raw image, compressed with zstd, gzip or xz or not at all")
+    .hint("convert it to a raw image, compressed with zstd, gzip, xz, lz4 or bzip2 or not at all")
 }
 
-/// A decoder over `chunks`; `None` for raw, which needs none.
-pub(super) fn decoder(codec: Codec, chunks: Chunks) -> io::Result<Option<Box<dyn Decoder>>> {
-    Ok(match codec {
-        Codec::Raw => None,
-        Codec::Gzip => Some(Box::new(gzip::Gzip::new(chunks))),
-        Codec::Zstd => Some(Box::new(zstd::Zstd::new(chunks)?)),
-        Codec::Xz => Some(Box::new(xz::Xz::new(chunks))),
-    })
+/// How a download is decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) codec: Codec,
+    means: Means,
+    /// For frames or members that are decoded side by side.
+    plan: Option<frames::Plan>,
+}
+
+impl Way {
+    /// The way for a download of format `codec` that begins with `head`.
+    pub(super) fn of(codec: Codec, head: &[u8], means: Means) -> Way {
+        Way {
+            codec,
+            means,
+            plan: frames::Plan::of(codec, head, means.threads),
+        }
+    }
+
+    /// How many blocks of decoded content may exist.
+    pub(super) fn blocks(&self) -> usize {
+        match self.plan {
+            None => BLOCKS,
+            Some(_) => BLOCKS_PARALLEL,
+        }
+    }
+
+    /// A decoder over `chunks`; `None` for raw, which needs none.
+    pub(super) fn decoder(
+        &self,
+        chunks: Chunks,
+        cancel: &Cancel,
+    ) -> io::Result<Option<Box<dyn Decoder>>> {
+        if let Some(plan) = self.plan {
+            let parallel = parallel::Parallel::new(plan, chunks, cancel.clone())?;
+            return Ok(Some(Box::new(parallel)));
+        }
+        Ok(match self.codec {
+            Codec::Raw => None,
+            Codec::Gzip => Some(Box::new(gzip::Gzip::new(chunks))),
+            Codec::Zstd => Some(Box::new(zstd::Zstd::new(chunks)?)),
+            Codec::Xz => Some(Box::new(xz::Xz::new(chunks, self.means))),
+            Codec::Bzip2 => Some(Box::new(bzip2::Bzip2::new(chunks))),
+            Codec::Lz4 => Some(Box::new(lz4::Lz4::new(chunks))),
+        })
+    }
 }
 
 /// What a decoder says of bytes that its format does not allow.

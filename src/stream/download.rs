@@ -17,6 +17,7 @@ use super::cancel::Driver;
 use super::fetch::Fetcher;
 use super::http::{self, Attempt};
 use super::location::{HttpUrl, Location};
+use super::oci::Session;
 use super::resume::{self, Validator, Verdict, Wanted};
 use super::retry_after::retry_after;
 use crate::error::{Class, Failure, Result, chain};
@@ -25,6 +26,8 @@ use crate::report::Event;
 /// A file on its way from one of several places.
 pub(super) struct Download {
     fetcher: Fetcher,
+    /// What a registry has to be told with each request.
+    session: Option<Session>,
     driver: Driver,
     headers: HeaderMap,
     budget: Budget,
@@ -81,6 +84,7 @@ impl Download {
     ) -> Download {
         Download {
             fetcher: fetcher.clone(),
+            session: None,
             driver,
             headers,
             budget,
@@ -105,6 +109,12 @@ impl Download {
             fresh: false,
             received: Arc::default(),
         }
+    }
+
+    /// The same, with what a registry asks for.
+    pub(super) fn in_session(mut self, session: Option<Session>) -> Download {
+        self.session = session;
+        self
     }
 
     /// Fills the start of `out`; 0 once the whole file was read.
@@ -207,6 +217,10 @@ impl Download {
         match place.location.clone() {
             Location::Http(url) => self.connect_http(&url),
             Location::File(path) => Ok(self.connect_file(&path)?),
+            Location::Oci(reference) => {
+                let text = format!("{reference} is an image in a registry, and not a file");
+                Err(Failure::new(Class::Config, text).into())
+            }
         }
     }
 
@@ -257,15 +271,14 @@ impl Download {
                 public.insert(IF_RANGE, validator.value().clone());
             }
         }
-        let request = http::Request {
-            method: Method::GET,
-            url,
-            private: &self.headers,
-            public,
-            body: None,
-        };
-        let idle = self.fetcher.options().idle_timeout;
-        let response = http::send(self.fetcher.client(), &self.driver, idle, &request)?;
+        let mut response = self.send(url, public.clone())?;
+        if response.status() == StatusCode::UNAUTHORIZED
+            && let Some(session) = &mut self.session
+        {
+            // A token lives for some minutes, a download for longer.
+            session.renew(&self.fetcher, &self.driver, response.headers())?;
+            response = self.send(url, public)?;
+        }
         let (status, length) = (response.status(), response.content_length());
         let headers = response.headers();
         let what = format!("GET {url}");
@@ -298,6 +311,22 @@ impl Download {
         self.validator = validator.or(wanted.validator);
         self.body = Some(Body::Http(http::Body::new(response)));
         Ok(())
+    }
+
+    fn send(&self, url: &HttpUrl, public: HeaderMap) -> Result<reqwest::Response, Attempt> {
+        let mut private = self.headers.clone();
+        if let Some(session) = &self.session {
+            session.authorize(&mut private);
+        }
+        let request = http::Request {
+            method: Method::GET,
+            url,
+            private: &private,
+            public,
+            body: None,
+        };
+        let idle = self.fetcher.options().idle_timeout;
+        http::send(self.fetcher.client(), &self.driver, idle, &request)
     }
 
     /// Decides what follows a failed attempt, and waits where it must.

@@ -7,12 +7,13 @@ use std::sync::mpsc::Receiver;
 use super::budget::Budget;
 use super::buffer::{Block, MAX_HELD};
 use super::cancel::{Cancel, Driver};
-use super::codec::{self, Codec, HEAD};
+use super::codec::{self, Codec, HEAD, Means, Way};
 use super::digest::Item;
 use super::download::{Download, Policy};
 use super::fetch::Fetcher;
 use super::http;
 use super::location::Location;
+use super::oci::{self, RegistryAccess};
 use super::pipeline::{Shared, Threads};
 use super::proof::{self, Expectation, SignatureRequest, SignedBy};
 use super::verified::{Demand, Evidence, Verified, verdict};
@@ -36,6 +37,8 @@ pub struct ImageRequest {
     pub checksums: Option<Location>,
     /// A detached signature that must fit.
     pub signature: Option<SignatureRequest>,
+    /// How registries are asked.
+    pub registry: RegistryAccess,
     /// A missing proof is accepted: plain HTTP without any digest. A wrong digest never is.
     pub insecure: bool,
 }
@@ -50,6 +53,7 @@ impl std::fmt::Debug for ImageRequest {
             .field("content_digest", &self.content_digest)
             .field("checksums", &self.checksums)
             .field("signature", &self.signature)
+            .field("registry", &self.registry)
             .field("insecure", &self.insecure)
             .finish()
     }
@@ -101,10 +105,25 @@ impl ImageStream {
         let what = first.to_string();
         proof::must_suffice(&request)?;
         let Expectation {
-            demands: demanded,
+            demands: mut demanded,
             signature,
             checksums_signed_by,
         } = proof::expectation(fetcher, &request, &mut budget)?;
+        let mut locations = request.locations.clone();
+        let mut session = None;
+        if let [Location::Oci(reference), others @ ..] = request.locations.as_slice() {
+            if !others.is_empty() {
+                let text = format!("{what} cannot have mirrors");
+                return Err(Failure::new(Class::Config, text));
+            }
+            let blob = oci::resolve(fetcher, reference, &request.registry, &mut budget)?;
+            locations = vec![Location::Http(blob.url)];
+            demanded.push(Demand {
+                digest: blob.digest,
+                by: format!("in the manifest of {what}"),
+            });
+            session = Some(blob.session);
+        }
         let signed = signature.is_some();
         let anchored = !demanded.is_empty() || signed || request.content_digest.is_some();
         let cancel = Cancel::default();
@@ -115,22 +134,24 @@ impl ImageStream {
         let mut download = Download::new(
             fetcher,
             Driver::new(cancel.clone())?,
-            &request.locations,
+            &locations,
             http::headers(&request.headers)?,
             budget,
             policy,
-        );
+        )
+        .in_session(session);
         let mut head = vec![0; HEAD];
         let count = download.fill(&mut head)?;
         head.truncate(count);
         let sniffed = codec::sniff(&what, &head)?;
 
-        let shared = Arc::new(Shared::new(what, cancel));
+        let way = Way::of(sniffed.codec, &head, Means::of_this_machine());
+        let shared = Arc::new(Shared::new(what, cancel, way.blocks()));
         let (received, expected) = (download.received(), download.total());
         let raw = sniffed.codec == Codec::Raw;
         let started = Threads::start(
             &shared,
-            sniffed.codec,
+            way,
             download,
             head,
             &demanded

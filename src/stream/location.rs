@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
+use super::oci::OciReference;
 use crate::error::{Class, Failure, Result, printable};
 
 /// Where bytes come from.
@@ -15,6 +16,8 @@ pub enum Location {
     Http(HttpUrl),
     /// A regular file or a block device: `file:///…` or an absolute path.
     File(PathBuf),
+    /// An image in a registry: `oci://registry/repository[:tag][@sha256:…]`.
+    Oci(OciReference),
 }
 
 /// An `http` or `https` URL. Neither `Display` nor `Debug` shows user name, password, query or fragment,
@@ -28,6 +31,16 @@ impl Location {
         match self {
             Location::Http(url) => !url.is_https(),
             Location::File(_) => false,
+            // A digest leads to the disk's own, whatever the way.
+            Location::Oci(reference) => reference.is_open_to_change(),
+        }
+    }
+
+    /// Whether the network is needed.
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Location::Http(_) | Location::Oci(_) => true,
+            Location::File(_) => false,
         }
     }
 
@@ -35,11 +48,12 @@ impl Location {
     pub(super) fn same_origin(&self, other: &Location) -> bool {
         match (self, other) {
             (Location::Http(one), Location::Http(other)) => one.same_origin(other),
-            (Location::File(_), _) | (_, Location::File(_)) => false,
+            (Location::Http(_) | Location::File(_) | Location::Oci(_), _) => false,
         }
     }
 
-    /// The file beside this one whose name is this one's and `ending`; the query stays.
+    /// The file beside this one whose name is this one's and `ending`; the query stays. Beside an image in
+    /// a registry there is none.
     #[must_use]
     pub fn with_ending(&self, ending: &str) -> Location {
         match self {
@@ -53,6 +67,7 @@ impl Location {
                 name.push(ending);
                 Location::File(name.into())
             }
+            Location::Oci(reference) => Location::Oci(reference.clone()),
         }
     }
 
@@ -61,6 +76,7 @@ impl Location {
         match self {
             Location::Http(url) => percent_decoded(url.url().path()),
             Location::File(path) => path.to_string_lossy().into_owned(),
+            Location::Oci(reference) => reference.to_string(),
         }
     }
 }
@@ -84,7 +100,7 @@ fn percent_decoded(text: &str) -> String {
 impl FromStr for Location {
     type Err = Failure;
 
-    /// Reads `http://`, `https://`, `file:///…` or an absolute path.
+    /// Reads `http://`, `https://`, `oci://`, `file:///…` or an absolute path.
     fn from_str(text: &str) -> Result<Location> {
         if text.starts_with('/') {
             return Ok(Location::File(PathBuf::from(text)));
@@ -99,6 +115,11 @@ impl FromStr for Location {
                 .and_then(|url| url.to_file_path().ok())
                 .map(Location::File)
                 .ok_or_else(|| wrong(text, "a file URL is file:///absolute/path")),
+            "oci" => text
+                .split_once("://")
+                .ok_or("it is oci://registry/repository")
+                .and_then(|(_, rest)| rest.parse().map(Location::Oci))
+                .map_err(|why| wrong(text, why)),
             other => Err(wrong(
                 text,
                 &format!("{:?} is not supported in this version", printable(other)),
@@ -125,6 +146,12 @@ impl HttpUrl {
     /// Whether secrets meant for `self` may be sent to `other`: same scheme, host and port.
     pub(super) fn same_origin(&self, other: &HttpUrl) -> bool {
         self.0.origin() == other.0.origin()
+    }
+
+    pub(super) fn with_query(&self, pairs: &[(&str, &str)]) -> HttpUrl {
+        let mut url = self.0.clone();
+        url.query_pairs_mut().extend_pairs(pairs);
+        HttpUrl(url)
     }
 
     fn accept(url: Url) -> Option<HttpUrl> {
@@ -178,6 +205,7 @@ impl fmt::Display for Location {
         match self {
             Location::Http(url) => url.fmt(f),
             Location::File(path) => f.write_str(&printable(&path.to_string_lossy())),
+            Location::Oci(reference) => reference.fmt(f),
         }
     }
 }
@@ -205,7 +233,7 @@ fn wrong(text: &str, why: &str) -> Failure {
         Class::Config,
         format!("{:?} cannot be fetched from: {why}", redacted(text)),
     )
-    .hint("write http://…, https://…, file:///… or an absolute path")
+    .hint("write http://…, https://…, oci://…, file:///… or an absolute path")
 }
 
 #[cfg(test)]
@@ -235,12 +263,17 @@ mod tests {
             "http:///x",
             "file://host/x",
             "ftp://h/x",
+            "oci://h",
         ] {
             let failure = text.parse::<Location>().unwrap_err();
             assert_eq!(failure.class(), Class::Config, "{text}");
         }
-        let oci = "oci://registry/repo:tag".parse::<Location>().unwrap_err();
-        assert!(oci.to_string().contains("not supported in this version"));
+        let oci: Location = "oci://registry/repo:tag".parse().unwrap();
+        assert_eq!(oci.to_string(), "oci://registry/repo:tag");
+        for text in ["oci:x", "oci://u:s3cr3t@h/x", "s3://b/x"] {
+            let failure = text.parse::<Location>().unwrap_err();
+            assert!(!failure.to_string().contains("s3cr3t"), "{failure}");
+        }
     }
 
     #[test]

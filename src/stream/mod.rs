@@ -16,6 +16,7 @@ mod file;
 mod http;
 mod image;
 mod location;
+mod oci;
 mod pipeline;
 mod proof;
 mod proxy;
@@ -29,6 +30,7 @@ pub use codec::{Codec, WINDOW_CAP};
 pub use fetch::{ClientCertificate, FetchOptions, Fetcher};
 pub use image::{Counters, ImageRequest, ImageStream};
 pub use location::{HttpUrl, Location};
+pub use oci::{OciReference, RegistryAccess};
 pub use proof::{
     KEY_DIRECTORY, Keyring, SignatureKind, SignatureOf, SignatureRequest, SignedBy, check_config,
 };

@@ -10,7 +10,9 @@
 //!   └──► signature
 //! ```
 //!
-//! Memory is bounded by the two pools; the channels are as long as their pool, so that only a lack of
+//! Where the format allows it, the decoder has threads of its own (`codec/parallel.rs`, and the xz library).
+//!
+//! Memory is bounded by the two pools and by what the decoder takes; the channels are as long as their pool, so that only a lack of
 //! buffers makes a stage wait. Every wait ends when the stream is dropped: buffers are refused, receivers
 //! are gone, the network is cancelled.
 
@@ -21,7 +23,7 @@ use std::thread::JoinHandle;
 
 use super::buffer::{BLOCK, BLOCKS, CHUNK, CHUNKS, Pool, Slab};
 use super::cancel::Cancel;
-use super::codec::{self, Chunks, Codec, Decoder, WINDOW_CAP};
+use super::codec::{self, Chunks, Codec, Decoder, WINDOW_CAP, Way};
 use super::digest::{self, Item};
 use super::download::Download;
 use super::proof::{SignedBy, Verifier};
@@ -41,11 +43,12 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(what: String, cancel: Cancel) -> Shared {
+    /// `blocks`: how many blocks of decoded content may exist.
+    pub(super) fn new(what: String, cancel: Cancel, blocks: usize) -> Shared {
         Shared {
             what,
             cancel,
-            blocks: Pool::new(BLOCK, BLOCKS),
+            blocks: Pool::new(BLOCK, blocks),
             chunks: Pool::new(CHUNK, CHUNKS),
             fault: Mutex::default(),
         }
@@ -103,13 +106,14 @@ impl Threads {
     /// the blocks of decoded content.
     pub(super) fn start(
         shared: &Arc<Shared>,
-        codec: Codec,
+        way: Way,
         download: Download,
         head: Vec<u8>,
         demanded: &[HashAlgorithm],
         declared_content: Option<HashAlgorithm>,
         verifier: Option<Verifier>,
     ) -> Result<(Threads, Receiver<Item>)> {
+        let codec = way.codec;
         let raw = codec == Codec::Raw;
         // SHA-256 of the download is always wanted, for the record.
         let mut of_download = vec![HashAlgorithm::Sha256];
@@ -132,7 +136,10 @@ impl Threads {
             Some(verifier) => {
                 let (outlet, input) = sync_channel(BLOCKS.max(CHUNKS) + 1);
                 from_fetch.0.push(outlet);
-                Some(spawn("ir-signature", move || compare(verifier, input))?)
+                let cancel = shared.cancel.clone();
+                Some(spawn("ir-signature", move || {
+                    compare(verifier, input, cancel)
+                })?)
             }
         };
         let (to_consumer, output) = sync_channel(BLOCKS + 1);
@@ -144,11 +151,15 @@ impl Threads {
             from_fetch.0.push(to_decoder);
             let (hashes, mut from_decoder) = hashes(shared, &of_content, "ir-hash-content")?;
             from_decoder.0.push(to_consumer);
-            let decoder = codec::decoder(codec, Chunks::new(chunks))
+            let chunks = Chunks::new(chunks, shared.cancel.clone());
+            let decoder = way
+                .decoder(chunks, &shared.cancel)
                 .context(Class::Space, || format!("preparing to decode {codec}"))?;
             let here = Arc::clone(shared);
             let decode = spawn("ir-decode", move || {
-                decode(&here, codec, decoder?, &received, from_decoder)
+                // The consumer hears of a failure before this waits for what else the decoder has running.
+                let mut decoder = decoder?;
+                decode(&here, codec, decoder.as_mut(), &received, from_decoder)
             })?;
             (hashes, Some(decode))
         };
@@ -250,8 +261,8 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Compares the download with its signature; `None` when it was cut off.
-fn compare(verifier: Verifier, input: Receiver<Item>) -> Option<Result<SignedBy>> {
-    let mut chunks = Chunks::new(input);
+fn compare(verifier: Verifier, input: Receiver<Item>, cancel: Cancel) -> Option<Result<SignedBy>> {
+    let mut chunks = Chunks::new(input, cancel);
     let verdict = verifier.verify(&mut chunks);
     // Also after a verdict that did not need all of it: whoever stops listening stops the download.
     std::io::copy(&mut chunks, &mut std::io::sink()).ok()?;
@@ -300,7 +311,7 @@ fn fetch(
 fn decode(
     shared: &Shared,
     codec: Codec,
-    mut decoder: Box<dyn Decoder>,
+    decoder: &mut dyn Decoder,
     received: &AtomicU64,
     outlets: Outlets,
 ) -> Option<u64> {
@@ -309,7 +320,7 @@ fn decode(
         let mut buffer = shared.blocks.take()?;
         let space = buffer.space();
         let size = space.len();
-        let filled = match fill(decoder.as_mut(), space) {
+        let filled = match fill(decoder, space) {
             Ok(filled) => filled,
             Err(error) => {
                 let received = received.load(Ordering::Relaxed);

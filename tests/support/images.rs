@@ -6,7 +6,8 @@ use std::time::Duration;
 use ironroot::error::Failure;
 use ironroot::report::Reporter;
 use ironroot::stream::{
-    ALIGNMENT, BLOCK, Backoff, Budget, FetchOptions, Fetcher, ImageRequest, ImageStream, Verified,
+    ALIGNMENT, BLOCK, Backoff, Budget, Codec, FetchOptions, Fetcher, ImageRequest, ImageStream,
+    Verified,
 };
 use ironroot::units::{Digest, HashAlgorithm};
 use sha2::Digest as _;
@@ -112,6 +113,53 @@ pub fn xz(content: &[u8]) -> Vec<u8> {
     let mut w = lzma_rust2::XzWriter::new(Vec::new(), options).expect("memory");
     w.write_all(content).expect("memory");
     w.finish().expect("memory")
+}
+
+pub fn bzip2(content: &[u8]) -> Vec<u8> {
+    let mut w = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    w.write_all(content).expect("memory");
+    w.finish().expect("memory")
+}
+
+pub fn lz4(content: &[u8]) -> Vec<u8> {
+    let mut w = lz4_flex::frame::FrameEncoder::new(Vec::new());
+    w.write_all(content).expect("memory");
+    w.finish().expect("memory")
+}
+
+/// `content` in frames, members or blocks of `size` bytes, each of which can be decoded by itself.
+pub fn apart(codec: Codec, content: &[u8], size: usize) -> Vec<u8> {
+    let pieces = content.chunks(size);
+    match codec {
+        Codec::Zstd => pieces.flat_map(zstd).collect(),
+        Codec::Gzip => pieces
+            .flat_map(|piece| {
+                // As pgzip does: the member's length in a subfield of its header.
+                let mut w = flate2::GzBuilder::new()
+                    .extra(b"IG\x04\0\0\0\0\0".to_vec())
+                    .write(Vec::new(), flate2::Compression::fast());
+                w.write_all(piece).expect("memory");
+                let mut member = w.finish().expect("memory");
+                let length = u32::try_from(member.len()).expect("memory");
+                let place = member.get_mut(16..20).expect("a header");
+                place.copy_from_slice(&length.to_le_bytes());
+                member
+            })
+            .collect(),
+        Codec::Xz => {
+            let stream = liblzma::stream::MtStreamBuilder::new()
+                .threads(2)
+                .preset(0)
+                .block_size(size as u64)
+                .check(liblzma::stream::Check::Crc64)
+                .encoder()
+                .expect("memory");
+            let mut w = liblzma::write::XzEncoder::new_stream(Vec::new(), stream);
+            w.write_all(content).expect("memory");
+            w.finish().expect("memory")
+        }
+        Codec::Raw | Codec::Bzip2 | Codec::Lz4 => unreachable!(),
+    }
 }
 
 pub const RIGHT: Serve<'static> = Serve {

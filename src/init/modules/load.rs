@@ -64,7 +64,7 @@ fn unpack(file: impl Read, packing: Packing) -> io::Result<Vec<u8>> {
     let reader: Box<dyn Read> = match packing {
         Packing::None => Box::new(file),
         Packing::Gzip => Box::new(flate2::read::MultiGzDecoder::new(file)),
-        Packing::Xz => Box::new(lzma_rust2::XzReader::new(file, true)),
+        Packing::Xz => Box::new(liblzma::read::XzDecoder::new_multi_decoder(file)),
         Packing::Zstd => Box::new(zstd::Decoder::new(file)?),
     };
     let mut image = Vec::new();
