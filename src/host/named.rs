@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::libc::{major, minor};
 
-use super::{DevNum, Disk, DiskKind, Named, NamedKind, contents};
+use super::{DevNum, Disk, DiskKind, Holder, Named, NamedKind, contents};
 use crate::units::{Bytes, SectorSize};
 
 /// Looks at `path` below `root`, following links; opens nothing.
@@ -48,8 +48,25 @@ pub fn look(root: &Path, path: &Path, disks: &[Disk]) -> Named {
     }
 }
 
+/// The loop devices over a file: what is mounted from them would not survive.
+fn holders(file: &Path, name: &str, disks: &[Disk]) -> Vec<Holder> {
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    let Some(own) = identity(file) else {
+        return Vec::new();
+    };
+    disks
+        .iter()
+        .filter(|d| d.backing_file.as_deref().and_then(identity) == Some(own))
+        .map(|d| Holder::Device {
+            device: name.to_owned(),
+            holder: d.name.clone(),
+            what: "a loop device".to_owned(),
+        })
+        .collect()
+}
+
 /// A regular file as a disk with 512-byte sectors, for a target that was allowed to be a file.
-pub fn file_as_disk(root: &Path, named: &Named) -> Option<Disk> {
+pub fn file_as_disk(root: &Path, named: &Named, disks: &[Disk]) -> Option<Disk> {
     let NamedKind::RegularFile { size } = named.what else {
         return None;
     };
@@ -62,6 +79,8 @@ pub fn file_as_disk(root: &Path, named: &Named) -> Option<Disk> {
         ..Disk::default()
     }];
     contents::read_all(root, &mut disk);
-    let [disk] = disk;
+    let [mut disk] = disk;
+    let place = root.join(named.path.strip_prefix("/").unwrap_or(&named.path));
+    disk.holders = holders(&place, &disk.name, disks);
     Some(disk)
 }

@@ -30,6 +30,9 @@ pub const FLOW: &str = "flow";
 /// A parked machine says again why it is parked: whoever connects to a serial console sees it.
 const REMINDER: Duration = Duration::from_secs(600);
 
+/// A run that has ended is reaped within moments, unless a thread of it hangs in the kernel.
+const STUCK_FOR: Duration = Duration::from_secs(10);
+
 /// Time to read the reason, and a limit to how fast a failing machine goes round.
 const BEFORE_FAILED_OFF: Duration = Duration::from_secs(10);
 
@@ -54,11 +57,19 @@ fn watch(cmdline: &Cmdline, signals: &Signals, reporter: &Reporter) -> Verdict {
         verdict::small_file(Path::new("/proc/vmstat")).map_or(0, |text| verdict::oom_kills(&text))
     };
     let kills_before = kills();
+    let (began, mut told, mut stuck) = (Instant::now(), Instant::now(), Stuck::default());
     let end = match start() {
         Err(error) => End::Lost(format!("the run could not be started: {error}")),
         Ok(child) => loop {
-            if let Some(end) = reap(child) {
+            if let Some(end) = reap(child).or_else(|| stuck.look(child)) {
                 break end;
+            }
+            if told.elapsed() >= REMINDER {
+                told = Instant::now();
+                reporter.info(format!(
+                    "the run goes on, {} minutes by now",
+                    began.elapsed().as_secs() / 60
+                ));
             }
             if let Some(signal) = signals.next(Duration::from_secs(1))
                 && signal != Signal::SIGCHLD
@@ -81,6 +92,25 @@ fn watch(cmdline: &Cmdline, signals: &Signals, reporter: &Reporter) -> Verdict {
     let on_failure = verdict::on_failure(cmdline.get("ironroot.on-failure"), config.as_deref());
     let handoff = verdict::small_file(Path::new(HANDOFF));
     verdict::decide(&end, handoff.as_deref(), on_failure.unwrap_or(Action::Park))
+}
+
+/// A run that has ended and cannot be reaped: a thread of it hangs in the kernel, in a driver or a dead disk.
+#[derive(Default)]
+struct Stuck {
+    since: Option<Instant>,
+}
+
+impl Stuck {
+    /// How the run ended, once it has been a zombie for long enough.
+    fn look(&mut self, child: Pid) -> Option<End> {
+        let stat = verdict::small_file(Path::new(&format!("/proc/{child}/stat")))?;
+        let Some(end) = verdict::zombie(&stat) else {
+            self.since = None;
+            return None;
+        };
+        let since = *self.since.get_or_insert_with(Instant::now);
+        (since.elapsed() >= STUCK_FOR).then_some(end)
+    }
 }
 
 /// Starts the flow: this program again, by the file that the kernel holds open for us.

@@ -125,6 +125,24 @@ pub fn decide(end: &End, handoff: Option<&str>, on_failure: Action) -> Verdict {
     }
 }
 
+/// How a process ended that is a zombie by its /proc/PID/stat (proc(5): field 3 is the state, field 52 the
+/// status as waitpid(2) gives it). `None` while it lives.
+pub fn zombie(stat: &str) -> Option<End> {
+    // The name may hold blanks and brackets: the fields begin behind its last bracket.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    if *fields.first()? != "Z" {
+        return None;
+    }
+    let status: i32 = fields.get(49)?.parse().ok()?;
+    Some(match status & 0x7f {
+        0 => End::Exited((status >> 8) & 0xff),
+        signal => End::Killed {
+            signal: format!("signal {signal}"),
+            out_of_memory: false,
+        },
+    })
+}
+
 /// What to do on failure: the word of the command line wins over the config's. `None`: neither says anything
 /// that is understood.
 pub fn on_failure(word: Option<&str>, config: Option<&str>) -> Option<Action> {
@@ -243,5 +261,37 @@ mod tests {
     fn out_of_memory_is_counted_by_the_kernel() {
         assert_eq!(oom_kills("nr_free_pages 5\noom_kill 3\nnuma_hit 1\n"), 3);
         assert_eq!(oom_kills(""), 0);
+    }
+
+    #[test]
+    fn a_zombie_says_how_it_ended() {
+        let stat = |state: &str, code: i32| {
+            let middle = "0 ".repeat(48);
+            format!("7 (a ) b) {state} {middle}{code}\n")
+        };
+        assert_eq!(zombie(&stat("S", 0)), None);
+        assert_eq!(zombie(&stat("Z", 12 << 8)), Some(End::Exited(12)));
+        assert_eq!(zombie(&stat("Z", 0)), Some(End::Exited(0)));
+        assert!(matches!(zombie(&stat("Z", 9)), Some(End::Killed { .. })));
+        assert_eq!(zombie("nonsense"), None);
+    }
+
+    #[test]
+    fn a_real_zombie_says_how_it_ended() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "exit 13"])
+            .spawn()
+            .unwrap();
+        let path = format!("/proc/{}/stat", child.id());
+        let mut found = None;
+        for _ in 0..200 {
+            found = zombie(&std::fs::read_to_string(&path).unwrap());
+            if found.is_some() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        child.wait().unwrap();
+        assert_eq!(found, Some(End::Exited(13)));
     }
 }

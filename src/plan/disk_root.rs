@@ -4,7 +4,7 @@ use super::refusal::{Refusal, summary};
 use super::step::{Esp, Handoff, Step, Target};
 use super::{Plan, clear, target};
 use crate::config::request::{DiskInstall, Request, Then};
-use crate::config::wire::{Overwrite, RecordPolicy};
+use crate::config::wire::{BootPolicy, Overwrite, RecordPolicy};
 use crate::host::{Disk, Facts, Firmware, RecordFound, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, MIB, SectorSize};
@@ -72,8 +72,18 @@ pub fn install(
         },
         Step::RereadPartitions,
     ]);
-    steps.extend(boot_entry(install, facts, None, false));
-    steps.push(Step::Handoff(handoff(request.then)));
+    // Who installs at each network boot must not come back by itself: without BootNext that is a loop.
+    let repeats =
+        request.policy == BootPolicy::NetworkBootAlways || install.record == RecordPolicy::Skip;
+    steps.extend(boot_entry(install, facts, None, repeats));
+    let told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
+    let hand = match handoff(request.then) {
+        Handoff::Reboot if repeats && !told => Handoff::Park {
+            reason: "installed; a restart over the network would install again: put the disk first in the boot order, then restart".to_owned(),
+        },
+        other => other,
+    };
+    steps.push(Step::Handoff(hand));
     Ok(Plan {
         summary: format!("install {} on {target}", install.image.name()),
         identity,
@@ -91,13 +101,7 @@ pub fn boot_installed(
     identity: &str,
 ) -> Plan {
     let mut notes = Vec::new();
-    if facts
-        .disks
-        .iter()
-        .filter(|d| target::matches(&install.select, d))
-        .count()
-        > 1
-    {
+    if target::allowed(&install.select, facts).len() > 1 {
         notes.push(format!(
             "several disks match the selector; {} holds this installation",
             disk.name
@@ -110,8 +114,13 @@ pub fn boot_installed(
         Firmware::Uefi if install.efi.boot_next => handoff(request.then),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => Handoff::Park {
             reason: format!(
-                "{} holds this installation already; this firmware cannot be told to boot it next: put the disk first in its boot order",
-                disk.name
+                "{} holds this installation already; {}: put the disk first in the boot order",
+                disk.name,
+                if facts.machine.firmware == Firmware::Uefi {
+                    "`efi.bootNext` is off"
+                } else {
+                    "this firmware cannot be told to boot it next"
+                }
             ),
         },
     };
@@ -200,9 +209,16 @@ fn may_overwrite(overwrite: Overwrite, disk: &Disk, identity: &str) -> Result<()
         return Ok(());
     }
     match &disk.record {
-        RecordFound::Mark(mark) if mark.identity == identity => return Ok(()),
+        RecordFound::Mark(_) if target::is_cut_off(disk, identity) => return Ok(()),
         RecordFound::Mark(_) | RecordFound::Installed(_) if overwrite == Overwrite::IfOurs => {
             return Ok(());
+        }
+        RecordFound::Mark(mark) if mark.identity == identity => {
+            let mut found = summary(&disk.contents);
+            found.push(
+                "this installation was cut off here, and the disk was changed since".to_owned(),
+            );
+            return refuse(found, "IfOurs");
         }
         RecordFound::Mark(mark) => {
             return refuse(

@@ -54,11 +54,8 @@ pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
     };
     let identity = identity::identity(request, &install.image);
     if request.policy == BootPolicy::NetworkBootOnce {
-        let allowed = facts
-            .disks
-            .iter()
-            .filter(|d| target::matches(&install.select, d));
-        for disk in allowed {
+        let allowed = target::allowed(&install.select, facts);
+        for disk in &allowed {
             if let RecordFound::Installed(found) = &disk.record
                 && found.identity == identity
             {
@@ -66,6 +63,17 @@ pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
                     request, install, facts, disk, &identity,
                 ));
             }
+        }
+        // What cannot be read may hold this very installation.
+        let unread = allowed
+            .iter()
+            .filter(|d| d.record == RecordFound::None && d.size.0 > 0 && d.holders.is_empty())
+            .find_map(|d| Some((d, d.unreadable.as_ref()?)));
+        if let Some((disk, why)) = unread {
+            return Err(Refusal::Unreadable {
+                disk: disk.name.clone(),
+                why: why.clone(),
+            });
         }
     }
     disk_root::install(request, install, facts, identity)

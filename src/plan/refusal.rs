@@ -44,6 +44,13 @@ pub enum Refusal {
         /// Kernel name.
         disk: String,
     },
+    /// A disk that may hold this very installation cannot be read.
+    Unreadable {
+        /// Kernel name.
+        disk: String,
+        /// What the kernel said.
+        why: String,
+    },
     /// The disk holds data that may not be erased.
     NotBlank {
         /// Kernel name.
@@ -120,7 +127,7 @@ impl Refusal {
     /// Whether waiting (for a disk that appears late) may help.
     pub fn may_heal(&self) -> bool {
         match self {
-            Refusal::NoDisk { .. } => true,
+            Refusal::NoDisk { .. } | Refusal::Unreadable { .. } => true,
             Refusal::NotADisk { what, .. } => what == MISSING,
             Refusal::Ambiguous { .. }
             | Refusal::Busy { .. }
@@ -144,6 +151,9 @@ impl Refusal {
             Refusal::NotADisk { next, .. } => next.clone(),
             Refusal::Busy { .. } => "unmount, swap off or stop what holds it, then try again".to_owned(),
             Refusal::ReadOnly { .. } => "check the disk's write protection".to_owned(),
+            Refusal::Unreadable { .. } => {
+                "check the disk, or narrow the selector down to another; bootPolicy NetworkBootAlways does not ask what is installed".to_owned()
+            }
             Refusal::NotBlank { allow, .. } => {
                 format!("if this data may be lost, set `overwrite` to {allow}; else select another disk")
             }
@@ -196,6 +206,10 @@ impl fmt::Display for Refusal {
                 holders.iter().try_for_each(|h| write!(f, " {h};"))
             }
             Refusal::ReadOnly { disk } => write!(f, "disk {disk} is read-only"),
+            Refusal::Unreadable { disk, why } => write!(
+                f,
+                "disk {disk} cannot be read ({why}), so whether it holds this installation is not known"
+            ),
             Refusal::NotBlank { disk, found, .. } => {
                 write!(f, "disk {disk} is not blank: {}", found.join(", "))
             }

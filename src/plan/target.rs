@@ -3,6 +3,8 @@
 use super::refusal::{Candidate, MISSING, Refusal};
 use crate::config::request::DiskInstall;
 use crate::config::wire::{Pick, Select};
+use crate::host::signatures::UNKNOWN;
+use crate::host::tables::Table;
 use crate::host::{Disk, DiskKind, Facts, Holder, NamedKind, RecordFound};
 
 /// Whether `disk` has every attribute that `select` asks for.
@@ -99,6 +101,33 @@ fn passed_over(disk: &Disk) -> Option<String> {
     disk.holders.first().map(|h| format!("in use: {h}"))
 }
 
+/// Every disk that `select` allows. A path names its device, however it is spelled.
+pub fn allowed<'a>(select: &Select, facts: &'a Facts) -> Vec<&'a Disk> {
+    match named_path(select) {
+        Some(path) => named(path, select, facts).into_iter().collect(),
+        None => facts.disks.iter().filter(|d| matches(select, d)).collect(),
+    }
+}
+
+/// Whether the installation `identity` was cut off on `disk`, and the disk is as that left it: somebody may
+/// have given it a table or a file system since, without touching the mark.
+pub fn is_cut_off(disk: &Disk, identity: &str) -> bool {
+    let marked = matches!(&disk.record, RecordFound::Mark(found) if found.identity == identity);
+    let table = match &disk.table {
+        Table::None => true,
+        Table::Gpt(gpt) => !gpt.protective,
+        Table::Mbr(_) | Table::Damaged { .. } => false,
+    };
+    // A piece of the image, or of its backup table, at the disk's end is no signature of somebody else's.
+    let ours = |what: &str| what == "gpt" || what == UNKNOWN;
+    marked
+        && table
+        && disk
+            .contents
+            .iter()
+            .all(|c| c.device != disk.name || ours(&c.what))
+}
+
 /// Chooses the disk.
 pub fn choose<'a>(
     install: &DiskInstall,
@@ -110,13 +139,11 @@ pub fn choose<'a>(
     if let Some(path) = named_path(select) {
         return named(path, select, facts);
     }
-    let matching: Vec<&Disk> = facts.disks.iter().filter(|d| matches(select, d)).collect();
+    let matching = allowed(select, facts);
     let (serving, passed): (Vec<&Disk>, Vec<&Disk>) =
         matching.iter().partition(|d| passed_over(d).is_none());
     // An installation that was cut off is finished where it began.
-    let marked = serving
-        .iter()
-        .find(|d| matches!(&d.record, RecordFound::Mark(found) if found.identity == identity));
+    let marked = serving.iter().find(|d| is_cut_off(d, identity));
     if let Some(disk) = marked {
         return Ok(disk);
     }

@@ -19,6 +19,9 @@ use crate::units::{Digest, parse_duration};
 /// Where plan, events and verdict of this run are.
 pub const STATE: &str = "/run/ironroot";
 
+/// As PID 1, a choice among disks is made when no new one has appeared for this long.
+const SETTLED_FOR: Duration = Duration::from_secs(3);
+
 /// A disk that appears late is looked for this often.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 
@@ -106,6 +109,10 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
         host::machine::bootif(entrance.root).as_deref(),
     );
     let outcome = decide_and_run(entrance, &mission, reporter);
+    // A rehearsal is nobody's success.
+    if entrance.cmdline.get("ironroot.mode") == Some("plan") {
+        return outcome;
+    }
     let word = outcome.as_ref().map(word_of);
     let told = webhook::send(
         &mission.fetcher,
@@ -163,6 +170,45 @@ fn decide_and_run(
     run::run(&plan, &machine)
 }
 
+/// The words that are ours on the kernel command line.
+const WORDS: [&str; 8] = [
+    "ironroot.config",
+    "ironroot.config.digest",
+    "ironroot.mode",
+    "ironroot.timeout",
+    "ironroot.log",
+    "ironroot.on-failure",
+    "ironroot.ca",
+    "ironroot.skip",
+];
+
+/// A wish that is misspelled must not end in an installation.
+fn understood(cmdline: &Cmdline, reporter: &Reporter) -> Result<()> {
+    match cmdline.get("ironroot.mode") {
+        None | Some("plan") => {}
+        Some(other) => {
+            let text = format!("kernel argument ironroot.mode={other} is not known");
+            return Err(Failure::new(Class::Config, text).hint("write ironroot.mode=plan"));
+        }
+    }
+    if let Some(word) = cmdline.get("ironroot.on-failure")
+        && crate::init::verdict::Action::from_word(word).is_none()
+    {
+        reporter.warn(format!(
+            "kernel argument ironroot.on-failure={word} is not known: park, reboot or poweroff"
+        ));
+    }
+    for word in cmdline.words() {
+        if word.key.starts_with("ironroot.") && !WORDS.contains(&word.key.as_str()) {
+            let text = format!("kernel argument {} is not known in this version", word.key);
+            return Err(
+                Failure::new(Class::Config, text).hint(format!("known are {}", WORDS.join(", ")))
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Config to mission.
 fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> {
     let in_initrd =
@@ -181,6 +227,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         _ => Ok(()),
     };
 
+    understood(entrance.cmdline, reporter)?;
     let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
     let given_proxies = proxies(entrance.cmdline, &|name| std::env::var(name).ok())?;
@@ -341,8 +388,23 @@ fn decide(
 ) -> Result<(Plan, Facts)> {
     let deadline = Deadline::after(mission.wait);
     let mut told = false;
+    let mut settled = is_one_disk(entrance, &mission.request);
     loop {
         let facts = look(entrance, &mission.request)?;
+        if !settled {
+            // A controller may be half-way through its disks; a second one would change the choice.
+            std::thread::sleep(SETTLED_FOR);
+            let names = |facts: &Facts| {
+                facts
+                    .disks
+                    .iter()
+                    .map(|d| (d.dev, d.size))
+                    .collect::<Vec<_>>()
+            };
+            settled =
+                names(&facts) == names(&look(entrance, &mission.request)?) || deadline.passed();
+            continue;
+        }
         match plan::plan(&mission.request, &facts) {
             Ok(plan) => {
                 reporter.info(plan.summary.clone());
@@ -408,10 +470,23 @@ fn await_devices(
     Ok(image)
 }
 
+/// Whether no disk that appears later could change which one is meant.
+fn is_one_disk(entrance: &Entrance<'_>, request: &Request) -> bool {
+    entrance.role != Role::Init
+        || request.install.as_ref().is_none_or(|install| {
+            let select = &install.select;
+            select.serial.is_some()
+                || select.wwn.is_some()
+                || select.hctl.is_some()
+                || target::named_path(select).is_some()
+        })
+}
+
 fn waiting_for(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NoDisk { wanted, .. } => format!("a disk that matches {wanted}"),
         Refusal::NotADisk { path, .. } => format!("disk {path}"),
+        Refusal::Unreadable { disk, .. } => format!("disk {disk} to be readable"),
         other => other.to_string(),
     }
 }
@@ -425,9 +500,8 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
     {
         let named = host::named::look(entrance.root, Path::new(path), &facts.disks);
         if entrance.allow_file {
-            facts
-                .disks
-                .extend(host::named::file_as_disk(entrance.root, &named));
+            let file = host::named::file_as_disk(entrance.root, &named, &facts.disks);
+            facts.disks.extend(file);
         }
         facts.named = Some(named);
     }

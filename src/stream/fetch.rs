@@ -220,6 +220,9 @@ impl Fetcher {
     }
 }
 
+/// A small file takes no longer than this, or than the whole budget where that is longer.
+const DRIP_LIMIT: Duration = Duration::from_secs(60);
+
 fn collect(download: &mut Download, location: &Location, limit: Bytes) -> Result<Vec<u8>> {
     let too_large = |size: String| {
         Failure::new(
@@ -229,7 +232,18 @@ fn collect(download: &mut Download, location: &Location, limit: Bytes) -> Result
     };
     let mut all = Vec::new();
     let mut piece = vec![0; 16 << 10];
+    // Bytes renew the budget; for a small file a server that drips must come to an end all the same.
+    let patience = download.budget().retry_for().max(DRIP_LIMIT);
+    let began = std::time::Instant::now();
     loop {
+        if began.elapsed() > patience {
+            let text = format!(
+                "{location} came too slowly: {} bytes in {} s",
+                all.len(),
+                patience.as_secs()
+            );
+            return Err(Failure::new(Class::Network, text));
+        }
         let count = download.read(&mut piece)?;
         let Some(bytes) = piece.get(..count).filter(|bytes| !bytes.is_empty()) else {
             return Ok(all);

@@ -126,7 +126,7 @@ impl Network {
     /// Class network, transient, with what is known of each interface.
     pub fn wait(&self, deadline: Deadline) -> Result<()> {
         let mut first: Option<Instant> = None;
-        let mut told = false;
+        let (mut told, mut warned) = (false, false);
         loop {
             let interfaces = self.board.interfaces();
             if interfaces.iter().any(|i| i.lease().is_some()) {
@@ -138,12 +138,18 @@ impl Network {
             if self.board.wanted.off {
                 return Ok(());
             }
-            let none = interfaces.is_empty() && self.started.elapsed() >= NO_INTERFACE;
-            if deadline.passed() || none {
+            if deadline.passed() {
                 return match first {
                     Some(_) => Ok(()),
                     None => Err(self.failure()),
                 };
+            }
+            // A driver may take its time: the reason is told, and the wait goes on.
+            if !warned && interfaces.is_empty() && self.started.elapsed() >= NO_INTERFACE {
+                warned = true;
+                self.board
+                    .reporter
+                    .warn(crate::error::describe(&self.failure()));
             }
             if !told && self.started.elapsed() > Duration::from_secs(3) {
                 told = true;

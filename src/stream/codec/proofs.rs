@@ -135,7 +135,13 @@ fn unpack<'a>(
     match (&one, &several) {
         (Ok(one), Ok(several)) => assert!(one == several, "{codec}: different content"),
         (Err(one), Err(several)) => {
-            assert_eq!(one.kind(), several.kind(), "{codec}: {one}, {several}");
+            // A member whose header lies about its length ends too early for one thread and does not fit for
+            // several: the same verdict (code 12) by two names.
+            let verdict = |error: &io::Error| match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => "damaged".to_owned(),
+                other => other.to_string(),
+            };
+            assert_eq!(verdict(one), verdict(several), "{codec}: {one}, {several}");
         }
         (one, several) => panic!("{codec}: {one:?} on one thread, {several:?} on several"),
     }
