@@ -4,14 +4,13 @@
 # How much of the image is content; the rest is holes, as on a disk that is not full.
 CONTENT_PERCENT=45
 
-# pieces_of IMAGE: the extents of a file that hold data, "START LENGTH" in MiB, inner ones only.
+# data_extents FILE: where a file holds data, "START LENGTH" in MiB a line; not its first and last MiB, the tables.
 data_extents() {
     /usr/bin/python3 - "$1" <<'PYTHON'
 import os, sys
 MIB = 1 << 20
 with open(sys.argv[1], "rb") as image:
     end = os.fstat(image.fileno()).st_size
-    # Not the first MiB (the old table) nor the last one (its backup).
     at = MIB
     while at < end - MIB:
         try:
@@ -25,10 +24,10 @@ with open(sys.argv[1], "rb") as image:
 PYTHON
 }
 
-# make_raw DEBIAN_IMAGE OUT MIB: a GPT with one partition. Its content are the Debian image's, over and
-# over, in runs of their own lengths with holes between.
+# make_raw DEBIAN_IMAGE OUT MIB: a GPT with one partition, filled with the Debian image's data, over and over,
+# in runs of at most 48 MiB with holes between.
 make_raw() {
-    local debian=$1 out=$2 size=$3 left at=1 start length gap extents
+    local debian=$1 out=$2 size=$3 left at=1 start length piece gap extent extents
     mapfile -t extents < <(data_extents "$debian")
     [ ${#extents[@]} -gt 0 ] || die "$debian holds no data" "remove it; scripts/lab debian makes it again"
     left=$((size * CONTENT_PERCENT / 100))
@@ -37,9 +36,8 @@ make_raw() {
     while [ $left -gt 0 ]; do
         for extent in "${extents[@]}"; do
             read -r start length <<<"$extent"
-            # Long runs are cut, so that content and holes alternate all over the image.
             while [ "$length" -gt 0 ] && [ $left -gt 0 ]; do
-                local piece=$((length < 48 ? length : 48))
+                piece=$((length < 48 ? length : 48))
                 piece=$((piece < left ? piece : left))
                 dd if="$debian" of="$out" bs=1M skip="$start" seek="$at" count="$piece" conv=notrunc,sparse status=none
                 gap=$((piece * (100 - CONTENT_PERCENT) / CONTENT_PERCENT))
