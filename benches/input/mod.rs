@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use ironroot::report::Reporter;
@@ -29,7 +28,10 @@ pub fn content() -> Vec<u8> {
     let words: Vec<[u8; 12]> = (0..4096)
         .map(|_| {
             let mut word = [0; 12];
-            for (byte, letter) in word.iter_mut().zip(next().to_le_bytes().into_iter().cycle()) {
+            for (byte, letter) in word
+                .iter_mut()
+                .zip(next().to_le_bytes().into_iter().cycle())
+            {
                 *byte = b'a' + letter % 24;
             }
             word
@@ -39,8 +41,13 @@ pub fn content() -> Vec<u8> {
     while bytes.len() < SIZE {
         for _ in 0..64 {
             let pick = next();
-            let word = usize::try_from(pick % 4096).ok().and_then(|at| words.get(at));
-            bytes.extend(word.into_iter().flat_map(|word| word.iter().take(4 + (pick >> 60) as usize % 8)));
+            let word = usize::try_from(pick % 4096)
+                .ok()
+                .and_then(|at| words.get(at));
+            bytes.extend(
+                word.into_iter()
+                    .flat_map(|word| word.iter().take(4 + (pick >> 60) as usize % 8)),
+            );
         }
         for _ in 0..32 {
             bytes.extend(next().to_le_bytes());
@@ -74,5 +81,8 @@ pub fn request(path: &Path) -> ImageRequest {
 
 /// What fetches; it reports to nobody.
 pub fn fetcher() -> Outcome<Fetcher> {
-    Ok(Fetcher::new(FetchOptions::default(), Reporter::new(Vec::new()))?)
+    Ok(Fetcher::new(
+        FetchOptions::default(),
+        Reporter::new(Vec::new()),
+    )?)
 }
