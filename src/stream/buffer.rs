@@ -20,7 +20,7 @@ pub(super) const CHUNKS: usize = 16;
 pub(super) const BLOCKS_PARALLEL: usize = MAX_HELD + 2;
 /// How much memory those threads take together, in bytes: what they decoded ahead of its turn, and all but
 /// one of their windows.
-pub(super) const AHEAD: usize = 19 << 20;
+pub(super) const AHEAD: usize = 17 << 20;
 /// How many [`Block`]s a consumer may hold at a time; [`super::ImageStream::next_block`] refuses to give more,
 /// because the pipeline would starve.
 pub const MAX_HELD: usize = BLOCKS - 4;

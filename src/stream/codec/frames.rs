@@ -50,7 +50,7 @@ impl Grain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stream) struct Plan {
     pub(super) framing: Framing,
-    /// How many threads help the one that gives out the content.
+    /// How many threads decode for the one that gives out the content.
     pub(super) helpers: u32,
     /// How many bytes may be decoded ahead of their turn.
     pub(super) ahead: usize,
@@ -78,10 +78,11 @@ impl Plan {
             }
             Codec::Raw | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => return None,
         };
-        // Helpers without room for what they decode would only wait.
-        let affordable = u32::try_from((AHEAD / 3).checked_div(each)?).ok()?;
-        let helpers = threads.checked_sub(1)?.min(affordable);
-        if helpers == 0 {
+        // Half of the memory is for what they decode: helpers without room for it would only wait.
+        let affordable = u32::try_from((AHEAD / 2).checked_div(each)?).ok()?;
+        // The thread that they help has its hands full with copying, so that one helper is no gain.
+        let helpers = threads.min(affordable);
+        if helpers < 2 {
             return None;
         }
         Some(Plan {
@@ -183,5 +184,56 @@ impl Gathering<'_> {
 impl gzip::Bytes for Gathering<'_> {
     fn byte(&mut self) -> io::Result<u8> {
         Gathering::byte(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame's header with the window 2^`log`, behind a skippable frame as pzstd writes it.
+    fn pzstd(log: u8) -> Vec<u8> {
+        let mut head = b"\x50\x2a\x4d\x18\x04\0\0\0abcd\x28\xb5\x2f\xfd\x04".to_vec();
+        head.push((log - 10) << 3);
+        head
+    }
+
+    #[test]
+    fn several_threads_decode_only_what_consists_of_pieces() {
+        let bgzf = b"\x1f\x8b\x08\x04\0\0\0\0\0\xff\x06\0BC\x02\0\x1b\0";
+        let bare = b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x01\x02\x03\x04";
+        // One segment of 1 GiB, and one of 4 MiB.
+        let single = b"\x28\xb5\x2f\xfd\xa4\0\0\0\x40\0";
+        let small = b"\x28\xb5\x2f\xfd\xa4\0\0\x40\0\0";
+        for (codec, head, threads, planned) in [
+            (Codec::Gzip, &bgzf[..], 8, true),
+            (Codec::Gzip, &bgzf[..], 1, false),
+            (Codec::Gzip, &bgzf[..15], 8, false),
+            (Codec::Gzip, &bare[..], 8, false),
+            (Codec::Zstd, &pzstd(21), 8, true),
+            (Codec::Zstd, &pzstd(27), 8, false),
+            (Codec::Zstd, single, 8, false),
+            (Codec::Zstd, small, 8, false),
+            (Codec::Zstd, &single[..6], 8, false),
+            (Codec::Xz, &bgzf[..], 8, false),
+        ] {
+            let plan = Plan::of(codec, head, threads);
+            assert_eq!(plan.is_some(), planned, "{codec} {head:?}");
+        }
+    }
+
+    #[test]
+    fn helpers_and_what_they_decode_share_one_bound() {
+        for threads in [2, 3, 64, u32::MAX] {
+            for log in 10..=22 {
+                let Some(plan) = Plan::of(Codec::Zstd, &pzstd(log), threads) else {
+                    assert!(log > 21);
+                    continue;
+                };
+                let windows = plan.helpers as usize * (1 << log);
+                assert!(windows + plan.ahead <= AHEAD && plan.ahead >= AHEAD / 2);
+                assert!((2..=threads).contains(&plan.helpers));
+            }
+        }
     }
 }
