@@ -155,23 +155,34 @@ fn start(reporter: &Reporter, role: &str) {
     });
 }
 
-fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
-    let reporter = reporter(cli.json);
-    start(&reporter, "install");
-    let cmdline = Cmdline::default();
-    let amend = |config| one_off.amend(config);
-    let mut entrance = Entrance {
-        role: Role::Install,
-        cmdline: &cmdline,
+/// The flow on a running Linux, whose network is up and whose kernel command line is not for us.
+fn here<'a>(
+    role: Role,
+    cmdline: &'a Cmdline,
+    one_off: &OneOff,
+    common: &'a Common,
+    amend: flow::Amend<'a>,
+) -> Entrance<'a> {
+    Entrance {
+        role,
+        cmdline,
         config: common.config.as_deref(),
-        amend: one_off.is_given().then_some(&amend),
+        amend: one_off.is_given().then_some(amend),
         allow_file: one_off.allow_file,
         retry_for: common.retry_for,
         wait: common.wait,
         network: None,
         root: Path::new("/"),
         stop_after: common.stop_after,
-    };
+    }
+}
+
+fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
+    let reporter = reporter(cli.json);
+    start(&reporter, "install");
+    let cmdline = Cmdline::default();
+    let amend = |config| one_off.amend(config);
+    let mut entrance = here(Role::Install, &cmdline, one_off, common, &amend);
     conclude(
         flow::carry_out(&mut entrance, &reporter),
         &reporter,
@@ -217,18 +228,7 @@ fn plan(cli: &Cli, one_off: &OneOff, common: &Common) -> Result<ExitCode> {
     let reporter = Reporter::default();
     let cmdline = Cmdline::default();
     let amend = |config| one_off.amend(config);
-    let mut entrance = Entrance {
-        role: Role::Plan,
-        cmdline: &cmdline,
-        config: common.config.as_deref(),
-        amend: one_off.is_given().then_some(&amend),
-        allow_file: one_off.allow_file,
-        retry_for: common.retry_for,
-        wait: common.wait,
-        network: None,
-        root: Path::new("/"),
-        stop_after: None,
-    };
+    let mut entrance = here(Role::Plan, &cmdline, one_off, common, &amend);
     let plan: Plan = flow::plan_only(&mut entrance, &reporter)?;
     if cli.json {
         print_json(&plan)?;

@@ -153,11 +153,10 @@ fn open(root: &Path, disk: &Disk) -> io::Result<File> {
         .open(path)?;
     let metadata = file.metadata()?;
     if metadata.file_type().is_block_device() {
-        let found = metadata.rdev();
-        let (major, minor) = (nix::sys::stat::major(found), nix::sys::stat::minor(found));
-        if (major, minor) != (u64::from(disk.dev.major), u64::from(disk.dev.minor)) {
+        let found = DevNum::of_rdev(metadata.rdev()).unwrap_or_default();
+        if found != disk.dev {
             return Err(io::Error::other(format!(
-                "the node has number {major}:{minor}, the disk {}",
+                "the node has number {found}, the disk {}",
                 disk.dev
             )));
         }

@@ -144,6 +144,17 @@ pub struct DevNum {
     pub minor: u32,
 }
 
+impl DevNum {
+    /// From `st_rdev` of stat(2). A number is 12 bits of major and 20 of minor (linux/kdev_t.h); what does
+    /// not fit is no device.
+    pub fn of_rdev(rdev: u64) -> Option<DevNum> {
+        Some(DevNum {
+            major: nix::sys::stat::major(rdev).try_into().ok()?,
+            minor: nix::sys::stat::minor(rdev).try_into().ok()?,
+        })
+    }
+}
+
 impl std::fmt::Display for DevNum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)

@@ -4,8 +4,6 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use nix::libc::{major, minor};
-
 use super::{DevNum, Disk, DiskKind, Holder, Named, NamedKind, contents};
 use crate::units::{Bytes, SectorSize};
 
@@ -14,11 +12,7 @@ pub fn look(root: &Path, path: &Path, disks: &[Disk]) -> Named {
     let place = root.join(path.strip_prefix("/").unwrap_or(path));
     let what = match std::fs::metadata(&place) {
         Ok(meta) if meta.file_type().is_block_device() => {
-            let part = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-            let dev = DevNum {
-                major: part(major(meta.rdev()).into()),
-                minor: part(minor(meta.rdev()).into()),
-            };
+            let dev = DevNum::of_rdev(meta.rdev()).unwrap_or_default();
             let of = disks.iter().find_map(|d| {
                 let part = d.partitions.iter().find(|p| p.dev == dev)?;
                 Some(NamedKind::Partition {

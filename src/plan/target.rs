@@ -147,30 +147,21 @@ pub fn choose<'a>(
     if let Some(disk) = marked {
         return Ok(disk);
     }
-    match (serving.as_slice(), install.pick) {
-        ([], _) => Err(nothing_serves(&passed, facts, wanted)),
-        ([only], _) => Ok(only),
-        (several, Pick::Only) => Err(Refusal::Ambiguous {
-            wanted,
-            candidates: several.iter().map(|d| Candidate::new(d, "")).collect(),
-        }),
-        // `Facts` has the disks in natural order, so that ties go to the first name.
-        (several, Pick::First) => several
-            .first()
-            .copied()
-            .ok_or_else(|| nothing_serves(&passed, facts, wanted)),
-        (several, Pick::Smallest) => several
-            .iter()
-            .copied()
-            .min_by_key(|d| d.size)
-            .ok_or_else(|| nothing_serves(&passed, facts, wanted)),
-        (several, Pick::Largest) => several
-            .iter()
-            .rev()
-            .copied()
-            .max_by_key(|d| d.size)
-            .ok_or_else(|| nothing_serves(&passed, facts, wanted)),
-    }
+    // `Facts` has the disks in natural order, so that ties go to the first name.
+    let picked = match (install.pick, serving.as_slice()) {
+        (Pick::Only, several @ [_, _, ..]) => {
+            return Err(Refusal::Ambiguous {
+                wanted,
+                candidates: several.iter().map(|d| Candidate::new(d, "")).collect(),
+            });
+        }
+        (Pick::Only | Pick::First, disks) => disks.first(),
+        (Pick::Smallest, disks) => disks.iter().min_by_key(|d| d.size),
+        (Pick::Largest, disks) => disks.iter().rev().max_by_key(|d| d.size),
+    };
+    picked
+        .copied()
+        .ok_or_else(|| nothing_serves(&passed, facts, wanted))
 }
 
 fn nothing_serves(passed: &[&Disk], facts: &Facts, wanted: String) -> Refusal {

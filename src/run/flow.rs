@@ -91,6 +91,7 @@ struct Mission {
     /// The same, with what proves this machine to the image's servers.
     image_fetcher: Fetcher,
     keys: Keyring,
+    machine: host::Machine,
     retry_for: Duration,
     wait: Duration,
 }
@@ -98,26 +99,25 @@ struct Mission {
 /// Makes the plan and shows it; nothing is changed.
 pub fn plan_only(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Plan> {
     let mission = prepare(entrance, reporter)?;
-    decide(entrance, &mission, reporter).map(|(plan, _)| plan)
+    decide(entrance, &mission, reporter)
 }
 
 /// The whole flow. The result says what shall happen to the machine.
 pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Handoff> {
     let mission = prepare(entrance, reporter)?;
-    let facts_for_report = host::machine::probe(
-        entrance.root,
-        host::machine::bootif(entrance.root).as_deref(),
-    );
-    let outcome = decide_and_run(entrance, &mission, reporter);
-    // A rehearsal is nobody's success.
+    // A rehearsal is nobody's success: it is not reported.
     if entrance.cmdline.get("ironroot.mode") == Some("plan") {
-        return outcome;
+        decide(entrance, &mission, reporter)?;
+        return Ok(Handoff::Park {
+            reason: "ironroot.mode=plan: nothing was touched".to_owned(),
+        });
     }
+    let outcome = decide_and_run(entrance, &mission, reporter);
     let word = outcome.as_ref().map(word_of);
     let told = webhook::send(
         &mission.fetcher,
         &mission.request.report,
-        &facts_for_report,
+        &mission.machine,
         mission.request.name.as_deref(),
         word,
     );
@@ -144,12 +144,7 @@ fn decide_and_run(
     mission: &Mission,
     reporter: &Reporter,
 ) -> Result<Handoff> {
-    let (plan, facts) = decide(entrance, mission, reporter)?;
-    if entrance.cmdline.get("ironroot.mode") == Some("plan") {
-        return Ok(Handoff::Park {
-            reason: "ironroot.mode=plan: nothing was touched".to_owned(),
-        });
-    }
+    let plan = decide(entrance, mission, reporter)?;
     save(entrance.role, "plan.json", &plan, reporter);
     let image = match &mission.request.install {
         Some(install) if plan.is_destructive() => {
@@ -163,7 +158,7 @@ fn decide_and_run(
         retry_for: mission.retry_for,
         keys: &mission.keys,
         root: entrance.root,
-        arch: &facts.machine.arch,
+        arch: &mission.machine.arch,
         reporter,
         stop_after: entrance.stop_after,
     };
@@ -228,6 +223,8 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     };
 
     understood(entrance.cmdline, reporter)?;
+    let bootif = host::machine::bootif(entrance.root);
+    let machine = host::machine::probe(entrance.root, bootif.as_deref());
     let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
     let given_proxies = proxies(entrance.cmdline, &|name| std::env::var(name).ok())?;
@@ -235,10 +232,6 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
         (None, "the command line".to_owned(), Vec::new())
     } else {
-        let machine = host::machine::probe(
-            entrance.root,
-            host::machine::bootif(entrance.root).as_deref(),
-        );
         let source = source::locate(entrance.config, entrance.cmdline, entrance.root, &machine)?;
         if source.needs_network() {
             bring_up(entrance)?;
@@ -293,6 +286,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         fetcher,
         image_fetcher,
         keys,
+        machine,
     })
 }
 
@@ -381,30 +375,14 @@ fn word_duration(cmdline: &Cmdline, word: &str) -> Result<Option<Duration>> {
 }
 
 /// Facts to plan. Disks that are missing are waited for.
-fn decide(
-    entrance: &Entrance<'_>,
-    mission: &Mission,
-    reporter: &Reporter,
-) -> Result<(Plan, Facts)> {
+fn decide(entrance: &Entrance<'_>, mission: &Mission, reporter: &Reporter) -> Result<Plan> {
     let deadline = Deadline::after(mission.wait);
     let mut told = false;
-    let mut settled = is_one_disk(entrance, &mission.request);
+    if !is_one_disk(entrance, &mission.request) {
+        settle(entrance.root, deadline, mission.wait, reporter)?;
+    }
     loop {
         let facts = look(entrance, &mission.request)?;
-        if !settled {
-            // A controller may be half-way through its disks; a second one would change the choice.
-            std::thread::sleep(SETTLED_FOR);
-            let names = |facts: &Facts| {
-                facts
-                    .disks
-                    .iter()
-                    .map(|d| (d.dev, d.size))
-                    .collect::<Vec<_>>()
-            };
-            settled =
-                names(&facts) == names(&look(entrance, &mission.request)?) || deadline.passed();
-            continue;
-        }
         match plan::plan(&mission.request, &facts) {
             Ok(plan) => {
                 reporter.info(plan.summary.clone());
@@ -414,7 +392,7 @@ fn decide(
                 reporter.emit(Event::Plan {
                     steps: plan.lines(),
                 });
-                return Ok((plan, facts));
+                return Ok(plan);
             }
             Err(refusal) if refusal.may_heal() && !deadline.passed() => {
                 if !told {
@@ -428,6 +406,28 @@ fn decide(
             }
             Err(refusal) => return Err(refusal.into()),
         }
+    }
+}
+
+/// Waits until no new disk has appeared for a while: a controller may be half-way through its disks, and one
+/// more would change the choice.
+fn settle(root: &Path, deadline: Deadline, wait: Duration, reporter: &Reporter) -> Result<()> {
+    reporter.emit(Event::Waiting {
+        reason: "all disks to appear".to_owned(),
+        deadline_seconds: wait.as_secs(),
+    });
+    let disks = || -> Result<Vec<_>> {
+        let all = host::disks::list(root)?;
+        Ok(all.iter().map(|d| (d.dev, d.size)).collect())
+    };
+    let mut seen = disks()?;
+    loop {
+        std::thread::sleep(SETTLED_FOR);
+        let now = disks()?;
+        if now == seen || deadline.passed() {
+            return Ok(());
+        }
+        seen = now;
     }
 }
 

@@ -76,12 +76,8 @@ pub fn is_block_device(file: &File) -> io::Result<bool> {
 
 /// Device number of the block device `file`.
 pub fn device_number(file: &File) -> io::Result<crate::host::DevNum> {
-    let rdev = file.metadata()?.rdev();
-    let part = |n: u64| u32::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
-    Ok(crate::host::DevNum {
-        major: part(libc::major(rdev).into())?,
-        minor: part(libc::minor(rdev).into())?,
-    })
+    crate::host::DevNum::of_rdev(file.metadata()?.rdev())
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// Size in bytes of a block device (BLKGETSIZE64) or regular file.
