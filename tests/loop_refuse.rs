@@ -273,3 +273,22 @@ fn a_disk_that_holds_data_is_refused_unless_overwrite_says_so() {
     install(&path, "", &disk, &[]).failed_with(13, &["not blank"]);
     before.check();
 }
+
+#[test]
+fn a_file_below_a_loop_device_is_in_use() {
+    let (_directory, path) = stored(&mbr(4, 3));
+    let disk = LoopDevice::blank(16);
+    let before = disk.bytes();
+    let backing = disk.backing().to_str().unwrap().to_owned();
+    let flags = [
+        "install",
+        "--image",
+        &path,
+        "--insecure",
+        "--overwrite",
+        "Always",
+    ];
+    let ended = ironroot(&[&flags[..], &["--allow-file", "--disk", &backing]].concat());
+    ended.failed_with(13, &["in use", disk.name()]);
+    assert!(disk.bytes() == before);
+}

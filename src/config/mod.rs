@@ -7,3 +7,4 @@ pub mod request;
 pub mod source;
 pub mod template;
 pub mod wire;
+pub mod words;

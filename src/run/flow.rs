@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::cmdline::Cmdline;
 use crate::config::request::{Image, Request, Text};
 use crate::config::source::{self, Loaded};
-use crate::config::wire;
+use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::{self, Facts};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
@@ -14,7 +14,6 @@ use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
 use crate::stream::{Budget, ClientCertificate, FetchOptions, Fetcher, Keyring, Location, Proxies};
 use crate::sys::clock::Deadline;
-use crate::units::{Digest, parse_duration};
 
 /// Where plan, events and verdict of this run are.
 pub const STATE: &str = "/run/ironroot";
@@ -165,52 +164,13 @@ fn decide_and_run(
     run::run(&plan, &machine)
 }
 
-/// The words that are ours on the kernel command line.
-const WORDS: [&str; 8] = [
-    "ironroot.config",
-    "ironroot.config.digest",
-    "ironroot.mode",
-    "ironroot.timeout",
-    "ironroot.log",
-    "ironroot.on-failure",
-    "ironroot.ca",
-    "ironroot.skip",
-];
-
-/// A wish that is misspelled must not end in an installation.
-fn understood(cmdline: &Cmdline, reporter: &Reporter) -> Result<()> {
-    match cmdline.get("ironroot.mode") {
-        None | Some("plan") => {}
-        Some(other) => {
-            let text = format!("kernel argument ironroot.mode={other} is not known");
-            return Err(Failure::new(Class::Config, text).hint("write ironroot.mode=plan"));
-        }
-    }
-    if let Some(word) = cmdline.get("ironroot.on-failure")
-        && crate::init::verdict::Action::from_word(word).is_none()
-    {
-        reporter.warn(format!(
-            "kernel argument ironroot.on-failure={word} is not known: park, reboot or poweroff"
-        ));
-    }
-    for word in cmdline.words() {
-        if word.key.starts_with("ironroot.") && !WORDS.contains(&word.key.as_str()) {
-            let text = format!("kernel argument {} is not known in this version", word.key);
-            return Err(
-                Failure::new(Class::Config, text).hint(format!("known are {}", WORDS.join(", ")))
-            );
-        }
-    }
-    Ok(())
-}
-
 /// Config to mission.
 fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> {
     let in_initrd =
         entrance.role == Role::Init || entrance.root.join("etc/initrd-release").exists();
     let mut retry_for = entrance
         .retry_for
-        .or(word_duration(entrance.cmdline, "ironroot.timeout")?);
+        .or(words::duration(entrance.cmdline, "ironroot.timeout")?);
     let default_retry = Duration::from_secs(if in_initrd { 30 * 60 } else { 60 });
     let patience = retry_for.unwrap_or(default_retry);
     let mut network_is_up = false;
@@ -222,12 +182,12 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         _ => Ok(()),
     };
 
-    understood(entrance.cmdline, reporter)?;
+    words::understood(entrance.cmdline, reporter)?;
     let bootif = host::machine::bootif(entrance.root);
     let machine = host::machine::probe(entrance.root, bootif.as_deref());
     let keys = Keyring::read(entrance.root)?;
     let mut ca = certificates(entrance)?;
-    let given_proxies = proxies(entrance.cmdline, &|name| std::env::var(name).ok())?;
+    let given_proxies = words::proxies(entrance.cmdline, &|name| std::env::var(name).ok())?;
     let bare = Fetcher::new(options(&ca, &given_proxies, patience), reporter.clone())?;
     let (config, origin, text) = if entrance.amend.is_some() && entrance.config.is_none() {
         (None, "the command line".to_owned(), Vec::new())
@@ -236,7 +196,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
         if source.needs_network() {
             bring_up(entrance)?;
         }
-        let expected = expected_digest(entrance.cmdline)?;
+        let expected = words::expected_digest(entrance.cmdline)?;
         let mut budget = Budget::new(patience);
         let Loaded {
             config,
@@ -323,18 +283,6 @@ fn image_fetcher(root: &Path, request: &Request, fetcher: &Fetcher) -> Result<Fe
     })
 }
 
-/// Proxies of the kernel command line, for each that is not there of the environment. dracut's `proxy=` is
-/// one for both schemes. (The kernel itself hands words that it does not know to PID 1 as environment.)
-fn proxies(cmdline: &Cmdline, environment: &dyn Fn(&str) -> Option<String>) -> Result<Proxies> {
-    Proxies::from_variables(|name| {
-        let words = match name {
-            "http_proxy" | "https_proxy" => cmdline.get(name).or_else(|| cmdline.get("proxy")),
-            other => cmdline.get(other),
-        };
-        words.map(str::to_owned).or_else(|| environment(name))
-    })
-}
-
 /// One trust store for every fetch: the compiled-in roots, the initrd's, `ironroot.ca=`, the config's.
 fn certificates(entrance: &Entrance<'_>) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
@@ -354,24 +302,6 @@ fn certificates(entrance: &Entrance<'_>) -> Result<Vec<Vec<u8>>> {
         );
     }
     Ok(all)
-}
-
-fn expected_digest(cmdline: &Cmdline) -> Result<Option<Digest>> {
-    let word = "ironroot.config.digest";
-    cmdline
-        .get(word)
-        .map(|t| {
-            t.parse()
-                .context(Class::Config, || format!("kernel argument {word}="))
-        })
-        .transpose()
-}
-
-fn word_duration(cmdline: &Cmdline, word: &str) -> Result<Option<Duration>> {
-    cmdline
-        .get(word)
-        .map(|t| parse_duration(t).context(Class::Config, || format!("kernel argument {word}=")))
-        .transpose()
 }
 
 /// Facts to plan. Disks that are missing are waited for.
@@ -538,44 +468,5 @@ fn save(role: Role, name: &str, what: &impl serde::Serialize, reporter: &Reporte
     });
     if let (Err(e), Role::Init) = (written, role) {
         reporter.warn(format!("{} was not written: {e}", path.display()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn proxies_of_the_command_line_come_before_those_of_the_environment() {
-        let environment = |name: &str| match name {
-            "http_proxy" => Some("http://env-a:1".to_owned()),
-            "HTTPS_PROXY" => Some("http://env-b:2".to_owned()),
-            _ => None,
-        };
-        let shown = |line: &str| {
-            let proxies = proxies(&Cmdline::parse(line), &environment).unwrap();
-            proxies.to_string()
-        };
-        for (line, wanted) in [
-            (
-                "quiet",
-                "http through http://env-a:1/, https through http://env-b:2/",
-            ),
-            (
-                "http_proxy=http://line:3",
-                "http through http://line:3/, https through http://env-b:2/",
-            ),
-            (
-                "proxy=line:4",
-                "http through http://line:4/, https through http://line:4/",
-            ),
-            (
-                "http_proxy= https_proxy=",
-                "http through no proxy, https through no proxy",
-            ),
-        ] {
-            assert_eq!(shown(line), wanted, "{line}");
-        }
-        assert!(proxies(&Cmdline::parse("https_proxy=socks5://h"), &|_| None).is_err());
     }
 }
