@@ -192,6 +192,9 @@ fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
                 "done; the new system boots when the machine is switched on again".to_owned()
             }
             Handoff::Park { reason } => format!("done: {reason}"),
+            Handoff::SwitchRoot { root, .. } => {
+                format!("done; the new root is mounted at {}", root.display())
+            }
         },
     )
 }
@@ -372,6 +375,7 @@ fn as_pid_1s_child() -> ExitCode {
         Handoff::Reboot => "done: the machine restarts now".to_owned(),
         Handoff::PowerOff => "done: the machine goes off now".to_owned(),
         Handoff::Park { reason } => format!("done, parked: {reason}"),
+        Handoff::SwitchRoot { .. } => "done: the new system starts now".to_owned(),
     })
 }
 

@@ -152,6 +152,13 @@ pub enum Handoff {
         /// Why, for the console.
         reason: String,
     },
+    /// Start the system whose root file system is mounted already, in this kernel.
+    SwitchRoot {
+        /// Where it is mounted.
+        root: PathBuf,
+        /// Its init, as `init=` names it inside the new root; `None` for the usual places.
+        init: Option<String>,
+    },
 }
 
 impl Step {
@@ -264,6 +271,13 @@ impl fmt::Display for Step {
             Step::Handoff(Handoff::Reboot) => f.write_str("reboot"),
             Step::Handoff(Handoff::PowerOff) => f.write_str("power off"),
             Step::Handoff(Handoff::Park { reason }) => write!(f, "park: {reason}"),
+            Step::Handoff(Handoff::SwitchRoot { root, init }) => {
+                write!(f, "start the system in {}", root.display())?;
+                match init {
+                    Some(init) => write!(f, ", init {}", printable(init)),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }

@@ -135,6 +135,7 @@ pub fn word_of(handoff: &Handoff) -> &'static str {
         Handoff::Reboot => "reboot",
         Handoff::PowerOff => "powerOff",
         Handoff::Park { .. } => "park",
+        Handoff::SwitchRoot { .. } => "switchRoot",
     }
 }
 
@@ -455,8 +456,14 @@ fn tell_pid_1(role: Role, then: wire::OnFailureThen) {
 /// Tells PID 1 how the run ended.
 pub fn hand_over(handoff: &Handoff) -> Result<()> {
     let path = crate::init::verdict::HANDOFF;
-    let text = serde_json::json!({ "handoff": word_of(handoff) }).to_string();
-    std::fs::write(path, text).context(Class::Handover, || format!("writing {path}"))
+    let mut json = serde_json::json!({ "handoff": word_of(handoff) });
+    if let Handoff::SwitchRoot { root, init } = handoff
+        && let Some(object) = json.as_object_mut()
+    {
+        object.insert("root".to_owned(), serde_json::json!(root));
+        object.insert("init".to_owned(), serde_json::json!(init));
+    }
+    std::fs::write(path, json.to_string()).context(Class::Handover, || format!("writing {path}"))
 }
 
 fn save(role: Role, name: &str, what: &impl serde::Serialize, reporter: &Reporter) {
