@@ -4,8 +4,10 @@
 
 pub mod block;
 pub mod clock;
+pub mod detached;
 pub mod efivar;
 pub mod kmsg;
+pub mod loopdev;
 pub mod mount;
 pub mod packet;
 pub mod power;
