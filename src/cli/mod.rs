@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 use crate::config::cmdline::Cmdline;
 use crate::config::{parse, request, source, wire};
 use crate::error::{Class, Failure, Result, chain, describe};
+use crate::init::switch_root::command as switch_root;
 use crate::plan::{Handoff, Plan};
 use crate::report::event::EVENT_VERSION;
 use crate::report::{Event, Reporter, Sink, console, jsonl, logger};
@@ -74,6 +75,9 @@ enum Command {
     /// The flow as PID 1's child
     #[command(hide = true)]
     Flow,
+    /// Start the system whose root is mounted, as the last line of an initrd's own /init
+    #[command(hide = true)]
+    SwitchRoot(init::switch_root::command::Switch),
 }
 
 /// The program.
@@ -84,10 +88,16 @@ pub fn main() -> ExitCode {
         return init::modules::serve::modprobe_main(args);
     }
     // As /init, the kernel's own words for init are our arguments; they are no commands.
-    if init::is_pid_1() {
+    let pid_1 = init::is_pid_1();
+    if pid_1 && !switch_root::is_request(&own_name, std::env::args_os().nth(1).as_deref()) {
         init::main();
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        if pid_1 {
+            switch_root::misused(&error)
+        }
+        error.exit()
+    });
     logger::install(cli.log_level);
     match dispatch(&cli) {
         Ok(code) => code,
@@ -115,6 +125,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
         Command::Disks => disks(cli),
         Command::Tools => tools(cli),
         Command::Flow => Ok(as_pid_1s_child()),
+        Command::SwitchRoot(switch) => switch.run(),
     }
 }
 

@@ -46,7 +46,7 @@ pub fn run(cmdline: &Cmdline, reporter: &Reporter) -> ! {
     }
     let (mut verdict, on_failure) = watch(cmdline, &signals, reporter);
     if let Action::SwitchRoot { root, init } = &verdict.action {
-        let failure = switch_root::switch(root, init.as_deref());
+        let failure = switch_root::switch(root, init.as_deref(), cmdline, reporter);
         verdict = Verdict {
             action: on_failure,
             failed: Some(failure.class()),
@@ -217,6 +217,12 @@ fn go(off: Off, verdict: &Verdict, signals: &Signals, reporter: &Reporter) {
     reporter.info(word);
     let error = power::go(off);
     reporter.warn(format!("{word} did not work: {error}"));
+}
+
+/// Stays for ever, with the reason on the consoles: the end of a PID 1 that has nothing else left.
+pub fn park_for(reason: &str, reporter: &Reporter) -> ! {
+    let signals = Signals::block(reporter);
+    park(reason, &signals, reporter)
 }
 
 fn park(reason: &str, signals: &Signals, reporter: &Reporter) -> ! {

@@ -6,6 +6,7 @@ pub mod block;
 pub mod clock;
 pub mod detached;
 pub mod efivar;
+pub mod exec;
 pub mod kmsg;
 pub mod loopdev;
 pub mod mount;
