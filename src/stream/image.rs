@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use super::budget::Budget;
 use super::buffer::{Block, MAX_HELD};
 use super::cancel::{Cancel, Driver};
-use super::codec::{self, Codec, HEAD, Means, Way};
+use super::codec::{self, Codec, HEAD, Means, Purpose, Way};
 use super::digest::Item;
 use super::download::{Download, Policy};
 use super::fetch::Fetcher;
@@ -39,6 +39,8 @@ pub struct ImageRequest {
     pub signature: Option<SignatureRequest>,
     /// How registries are asked.
     pub registry: RegistryAccess,
+    /// What the image is for.
+    pub purpose: Purpose,
     /// A missing proof is accepted: plain HTTP without any digest. A wrong digest never is.
     pub insecure: bool,
 }
@@ -54,6 +56,7 @@ impl std::fmt::Debug for ImageRequest {
             .field("checksums", &self.checksums)
             .field("signature", &self.signature)
             .field("registry", &self.registry)
+            .field("purpose", &self.purpose)
             .field("insecure", &self.insecure)
             .finish()
     }
@@ -88,6 +91,42 @@ pub struct ImageStream {
     ended: bool,
 }
 
+impl ImageRequest {
+    /// The requests whose contents make up the image, in the order in which they are taken: several where a
+    /// registry has a tree in layers, else this one alone. What is declared of the whole (a digest, a signature)
+    /// fits no single layer and is refused then.
+    pub fn split(self, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<ImageRequest>> {
+        let [Location::Oci(reference)] = self.locations.as_slice() else {
+            return Ok(vec![self]);
+        };
+        // What may be exchanged on the way is refused before the registry is asked.
+        proof::must_suffice(&self)?;
+        let layers = oci::split(fetcher, reference, &self.registry, self.purpose, budget)?;
+        if layers.len() < 2 {
+            return Ok(vec![self]);
+        }
+        let declared = self.digest.is_some()
+            || self.content_digest.is_some()
+            || self.checksums.is_some()
+            || self.signature.is_some();
+        if declared {
+            let text = format!(
+                "{reference} has {} layers, and the config declares a digest or a signature of one file",
+                layers.len()
+            );
+            return Err(Failure::new(Class::Config, text)
+                .hint("pin the image itself: oci://registry/repository@sha256:…"));
+        }
+        Ok(layers
+            .into_iter()
+            .map(|layer| ImageRequest {
+                locations: vec![Location::Oci(layer)],
+                ..self.clone()
+            })
+            .collect())
+    }
+}
+
 impl ImageStream {
     /// Connects, reads the first bytes, finds the format and starts the threads. Attempts that may heal are
     /// repeated within `budget`, now and whenever the connection breaks.
@@ -116,7 +155,13 @@ impl ImageStream {
                 let text = format!("{what} cannot have mirrors");
                 return Err(Failure::new(Class::Config, text));
             }
-            let blob = oci::resolve(fetcher, reference, &request.registry, &mut budget)?;
+            let blob = oci::resolve(
+                fetcher,
+                reference,
+                &request.registry,
+                request.purpose,
+                &mut budget,
+            )?;
             locations = vec![Location::Http(blob.url)];
             demanded.push(Demand {
                 digest: blob.digest,
@@ -143,10 +188,10 @@ impl ImageStream {
         let mut head = vec![0; HEAD];
         let count = download.fill(&mut head)?;
         head.truncate(count);
-        let sniffed = codec::sniff(&what, &head)?;
+        let sniffed = codec::sniff(&what, &head, request.purpose)?;
 
         let way = Way::of(sniffed.codec, &head, Means::of_this_machine());
-        let shared = Arc::new(Shared::new(what, cancel, way.blocks()));
+        let shared = Arc::new(Shared::new(what, request.purpose, cancel, way.blocks()));
         let (received, expected) = (download.received(), download.total());
         let raw = sniffed.codec == Codec::Raw;
         let started = Threads::start(

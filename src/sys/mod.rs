@@ -13,5 +13,6 @@ pub mod mount;
 pub mod packet;
 pub mod power;
 pub mod rtnetlink;
+pub mod swap;
 pub mod tool;
 pub mod uevent;

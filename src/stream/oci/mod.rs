@@ -1,5 +1,5 @@
-//! A disk image in a registry (OCI distribution specification 1.1): from a reference to the URL and the
-//! digest of one blob, which then is downloaded like any other file. Every document on the way is checked
+//! An image in a registry (OCI distribution specification 1.1): from a reference to the URL and the digest of
+//! each blob, which then is downloaded like any other file. Every document on the way is checked
 //! against the digest that led to it.
 
 mod access;
@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::budget::Budget;
 use super::cancel::{Cancel, Driver};
+use super::codec::Purpose;
 use super::fetch::Fetcher;
 use super::location::HttpUrl;
 use crate::error::{Class, Failure, Result};
@@ -51,13 +52,53 @@ pub(super) struct Blob {
     pub(super) session: Session,
 }
 
-/// Finds the disk that `reference` means for this machine. What may heal is retried within `budget`.
+/// Finds the disk that `reference` means for this machine; of a reference to a layer, that layer. What may heal
+/// is retried within `budget`.
 pub(super) fn resolve(
     fetcher: &Fetcher,
     reference: &OciReference,
     access: &RegistryAccess,
+    purpose: Purpose,
     budget: &mut Budget,
 ) -> Result<Blob> {
+    let (digest, session) = if let Some(layer) = reference.layer() {
+        (layer.clone(), Session::new(reference, access)?)
+    } else {
+        let (mut layers, session) = layers(fetcher, reference, access, purpose, budget)?;
+        let (Some(one), true) = (layers.pop(), layers.is_empty()) else {
+            let text = format!("{reference} has several layers");
+            return Err(Failure::new(Class::Bug, text));
+        };
+        (one, session)
+    };
+    let path = format!("/v2/{}/blobs/{digest}", reference.repository());
+    let url = session.url(&path)?;
+    Ok(Blob {
+        url,
+        digest,
+        session,
+    })
+}
+
+/// The layers of `reference` that serve `purpose`, each as a reference of its own.
+pub(super) fn split(
+    fetcher: &Fetcher,
+    reference: &OciReference,
+    access: &RegistryAccess,
+    purpose: Purpose,
+    budget: &mut Budget,
+) -> Result<Vec<OciReference>> {
+    let (layers, _) = layers(fetcher, reference, access, purpose, budget)?;
+    Ok(layers.iter().map(|d| reference.of_layer(d)).collect())
+}
+
+fn layers(
+    fetcher: &Fetcher,
+    reference: &OciReference,
+    access: &RegistryAccess,
+    purpose: Purpose,
+    budget: &mut Budget,
+) -> Result<(Vec<Digest>, Session)> {
     let driver = Driver::new(Cancel::default())?;
     let mut session = Session::new(reference, access)?;
     let mut wanted = reference.wanted();
@@ -78,24 +119,19 @@ pub(super) fn resolve(
                 ));
             }
         }
-        let next = manifest::read(&text, &access.arch).map_err(|why| {
-            Failure::new(Class::Config, format!("{reference}: {why}"))
-                .hint("name an image with a raw disk as a layer of type application/vnd.ironcore.image.rootfs")
+        let next = manifest::read(&text, &access.arch, purpose).map_err(|why| {
+            let hint = match purpose {
+                Purpose::Disk => "name an image with a raw disk as a layer of type application/vnd.ironcore.image.rootfs",
+                Purpose::Root => "name an image with a layer of type application/vnd.ironcore.image.squashfs, or an ordinary container image of a whole system",
+            };
+            Failure::new(Class::Config, format!("{reference}: {why}")).hint(hint)
         })?;
         match next {
             manifest::Next::Manifest(digest) => {
                 wanted = digest.to_string();
                 demanded = Some(digest);
             }
-            manifest::Next::Blob(digest) => {
-                let path = format!("/v2/{}/blobs/{digest}", reference.repository());
-                let url = session.url(&path)?;
-                return Ok(Blob {
-                    url,
-                    digest,
-                    session,
-                });
-            }
+            manifest::Next::Layers(layers) => return Ok((layers, session)),
         }
     }
     let text = format!("{reference}: the index leads to another index");
