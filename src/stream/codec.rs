@@ -22,6 +22,7 @@ pub(super) use source::Chunks;
 use super::buffer::{BLOCKS, BLOCKS_PARALLEL};
 use super::cancel::Cancel;
 use crate::error::{Class, Failure, Result};
+use crate::image::qcow2;
 
 /// The largest window or dictionary that a stream may ask for, in bytes (`zstd --long=27`; `xz -9` needs
 /// half of it). Part of invariant I7.
@@ -45,6 +46,8 @@ pub enum Codec {
     Bzip2,
     /// lz4 frames (format 1.6): any number, skippable ones as well; not the legacy frame.
     Lz4,
+    /// A qcow2 image, which is read in two passes.
+    Qcow2,
 }
 
 impl Codec {
@@ -57,6 +60,7 @@ impl Codec {
             Codec::Xz => "xz",
             Codec::Bzip2 => "bzip2",
             Codec::Lz4 => "lz4",
+            Codec::Qcow2 => "qcow2",
         }
     }
 }
@@ -144,7 +148,7 @@ const FORMATS: &[Format] = &[
     refuse(0, &[0x1f, 0x9d], "compress (.Z)"),
     refuse(0, b"PK\x03\x04", "zip"),
     refuse(0, b"7z\xbc\xaf\x27\x1c", "7-Zip"),
-    refuse(0, b"QFI\xfb", "qcow2"),
+    decode(qcow2::MAGIC, Codec::Qcow2),
     refuse(0, b"KDMV", "VMDK"),
     refuse(0, b"# Disk DescriptorFile", "VMDK descriptor"),
     refuse(0, b"vhdxfile", "VHDX"),
@@ -193,7 +197,7 @@ pub(super) fn sniff(what: &str, head: &[u8], purpose: Purpose) -> Result<Sniffed
     }
     let at_least = match codec {
         Codec::Zstd => zstd::declared(what, head)?,
-        Codec::Raw | Codec::Gzip | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => 0,
+        Codec::Raw | Codec::Gzip | Codec::Xz | Codec::Bzip2 | Codec::Lz4 | Codec::Qcow2 => 0,
     };
     Ok(Sniffed { codec, at_least })
 }
@@ -206,6 +210,11 @@ pub(super) fn check_content(what: &str, head: &[u8], purpose: Purpose) -> Result
         Some((Handling::Refuse | Handling::OnlyRoot, name)) => {
             Err(unsupported(what, name, purpose))
         }
+        Some((Handling::Decode(Codec::Qcow2), _)) => Err(Failure::new(
+            Class::Config,
+            format!("{what} is compressed qcow2, which cannot be read in the order of its content"),
+        )
+        .hint("publish the qcow2 as it is; `qemu-img convert -c` compresses inside it")),
         Some((Handling::Decode(codec), _)) => Err(Failure::new(
             Class::Config,
             format!("{what} is compressed twice: its decoded content is {codec} again"),
@@ -235,7 +244,7 @@ fn unsupported(what: &str, name: &str, purpose: Purpose) -> Failure {
     let (wrong, hint) = match purpose {
         Purpose::Disk => (
             "is not supported for a disk in this version",
-            "convert it to a raw image, compressed with zstd, gzip, xz, lz4 or bzip2 or not at all",
+            "convert it to qcow2 or to a raw image, compressed with zstd, gzip, xz, lz4 or bzip2 or not at all",
         ),
         Purpose::Root => (
             "is not supported in this version",
@@ -287,7 +296,8 @@ impl Way {
             return Ok(Some(Box::new(parallel)));
         }
         Ok(match self.codec {
-            Codec::Raw => None,
+            // The second pass of qcow2 has a reader of its own.
+            Codec::Raw | Codec::Qcow2 => None,
             Codec::Gzip => Some(Box::new(gzip::Gzip::new(chunks))),
             Codec::Zstd => Some(Box::new(zstd::Zstd::new(chunks)?)),
             Codec::Xz => Some(Box::new(xz::Xz::new(chunks, self.means))),

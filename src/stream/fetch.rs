@@ -147,6 +147,7 @@ impl Fetcher {
         let policy = Policy {
             anchored: false,
             await_missing,
+            random: false,
         };
         let mut download = Download::new(
             self,

@@ -15,9 +15,12 @@ use super::http;
 use super::location::Location;
 use super::oci::{self, RegistryAccess};
 use super::pipeline::{Shared, Threads};
-use super::proof::{self, Expectation, SignatureRequest, SignedBy};
+use super::proof::{self, Expectation, SignatureRequest, SignedBy, Verifier};
+use super::two_pass;
 use super::verified::{Demand, Evidence, Verified, verdict};
 use crate::error::{Class, Failure, Result};
+use crate::image::qcow2::Header;
+use crate::report::Reporter;
 use crate::units::Digest;
 
 /// Which image, and what is known of it.
@@ -80,6 +83,8 @@ pub struct ImageStream {
     signed: bool,
     checksums_signed_by: Option<SignedBy>,
     content_digest: Option<Digest>,
+    /// What a first pass over the whole download gave, where this is the second.
+    proven: Option<Verified>,
     codec: Codec,
     content_length: Option<u64>,
     content_at_least: u64,
@@ -129,7 +134,8 @@ impl ImageRequest {
 
 impl ImageStream {
     /// Connects, reads the first bytes, finds the format and starts the threads. Attempts that may heal are
-    /// repeated within `budget`, now and whenever the connection breaks.
+    /// repeated within `budget`, now and whenever the connection breaks. A qcow2 image is read to its end and
+    /// proven here, before it is read again.
     ///
     /// Fails with [`Class::Network`] when no location answers as needed, [`Class::Config`] for a request
     /// or a format that is not supported, [`Class::Integrity`] for an empty file or a window above the cap.
@@ -172,59 +178,49 @@ impl ImageStream {
         let signed = signature.is_some();
         let anchored = !demanded.is_empty() || signed || request.content_digest.is_some();
         let cancel = Cancel::default();
-        let policy = Policy {
-            anchored,
-            await_missing: false,
+        let headers = http::headers(&request.headers)?;
+        let download = |cancel: &Cancel, random| -> Result<Download> {
+            let policy = Policy {
+                anchored: anchored || random,
+                await_missing: false,
+                random,
+            };
+            let driver = Driver::new(cancel.clone())?;
+            let (headers, budget) = (headers.clone(), budget.clone());
+            let download = Download::new(fetcher, driver, &locations, headers, budget, policy);
+            Ok(download.in_session(session.clone()))
         };
-        let mut download = Download::new(
-            fetcher,
-            Driver::new(cancel.clone())?,
-            &locations,
-            http::headers(&request.headers)?,
-            budget,
-            policy,
-        )
-        .in_session(session);
+        let mut first_pass = download(&cancel, false)?;
         let mut head = vec![0; HEAD];
-        let count = download.fill(&mut head)?;
+        let count = first_pass.fill(&mut head)?;
         head.truncate(count);
         let sniffed = codec::sniff(&what, &head, request.purpose)?;
 
-        let way = Way::of(sniffed.codec, &head, Means::of_this_machine());
-        let shared = Arc::new(Shared::new(what, request.purpose, cancel, way.blocks()));
-        let (received, expected) = (download.received(), download.total());
-        let raw = sniffed.codec == Codec::Raw;
-        let started = Threads::start(
-            &shared,
-            way,
-            download,
-            head,
-            &demanded
-                .iter()
-                .map(|demand| demand.digest.algorithm())
-                .collect::<Vec<_>>(),
-            request.content_digest.as_ref().map(Digest::algorithm),
-            signature,
-        );
-        // Where a thread could not be started, those before it must not wait for ever.
-        let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
-        let content_length = expected.filter(|_| raw);
-        Ok(ImageStream {
-            shared,
+        let opened = Opened {
+            what,
+            purpose: request.purpose,
+            codec: sniffed.codec,
+            at_least: sniffed.at_least,
             demanded,
-            signed,
+            signature,
             checksums_signed_by,
             content_digest: request.content_digest,
-            codec: sniffed.codec,
-            content_length,
-            content_at_least: content_length.unwrap_or(sniffed.at_least),
-            received,
-            expected,
-            blocks: Some(blocks),
-            threads: Some(threads),
-            held: Arc::default(),
-            ended: false,
-        })
+        };
+        if sniffed.codec != Codec::Qcow2 {
+            return opened.in_one_pass(cancel, first_pass, head);
+        }
+        let header = two_pass::header(&opened.what, &head)?;
+        let second = Cancel::default();
+        let mut any_order = download(&second, true)?.counting_on(first_pass.received());
+        if locations.iter().any(Location::is_remote) {
+            // Before all of it is fetched for nothing.
+            two_pass::must_give_ranges(&mut any_order, first_pass.total())?;
+        }
+        opened.in_two_passes(
+            (cancel, first_pass, head),
+            (second, any_order, header),
+            fetcher.reporter(),
+        )
     }
 
     /// How the download is compressed, by its first bytes.
@@ -233,7 +229,7 @@ impl ImageStream {
     }
 
     /// The length of the decoded content in bytes, where it is known for certain before the end: raw images
-    /// of known length.
+    /// of known length, and qcow2.
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }
@@ -291,6 +287,11 @@ impl ImageStream {
         let Some(findings) = findings else {
             return Err(unfinished());
         };
+        if let Some(proven) = self.proven.take() {
+            let (length, content) = (findings.content_length, findings.content);
+            let declared = self.content_digest.as_ref();
+            return proven.with_content(&self.shared.what, length, content, declared);
+        }
         verdict(Evidence {
             what: &self.shared.what,
             received: findings.received,
@@ -302,6 +303,99 @@ impl ImageStream {
             checksums_signed_by: self.checksums_signed_by.take(),
             demanded: &self.demanded,
             declared_content: self.content_digest.as_ref(),
+        })
+    }
+}
+
+/// What was found out before the first pass.
+struct Opened {
+    what: String,
+    purpose: Purpose,
+    codec: Codec,
+    at_least: u64,
+    demanded: Vec<Demand>,
+    signature: Option<Verifier>,
+    checksums_signed_by: Option<SignedBy>,
+    content_digest: Option<Digest>,
+}
+
+impl Opened {
+    /// Decodes while the download comes; `head` has come already.
+    fn in_one_pass(self, cancel: Cancel, download: Download, head: Vec<u8>) -> Result<ImageStream> {
+        let way = Way::of(self.codec, &head, Means::of_this_machine());
+        let shared = Arc::new(Shared::new(self.what, self.purpose, cancel, way.blocks()));
+        let (received, expected) = (download.received(), download.total());
+        let algorithms: Vec<_> = self.demanded.iter().map(|d| d.digest.algorithm()).collect();
+        let signed = self.signature.is_some();
+        let started = Threads::start(
+            &shared,
+            way,
+            download,
+            head,
+            &algorithms,
+            self.content_digest.as_ref().map(Digest::algorithm),
+            self.signature,
+        );
+        // Where a thread could not be started, those before it must not wait for ever.
+        let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
+        let content_length = expected.filter(|_| self.codec == Codec::Raw);
+        Ok(ImageStream {
+            shared,
+            demanded: self.demanded,
+            signed,
+            checksums_signed_by: self.checksums_signed_by,
+            content_digest: self.content_digest,
+            proven: None,
+            codec: self.codec,
+            content_length,
+            content_at_least: content_length.unwrap_or(self.at_least),
+            received,
+            expected,
+            blocks: Some(blocks),
+            threads: Some(threads),
+            held: Arc::default(),
+            ended: false,
+        })
+    }
+
+    /// Proves the whole download, and then takes the content out of it.
+    fn in_two_passes(
+        self,
+        (cancel, download, head): (Cancel, Download, Vec<u8>),
+        (second, any_order, header): (Cancel, Download, Header),
+        reporter: &Reporter,
+    ) -> Result<ImageStream> {
+        let (what, codec, purpose) = (self.what.clone(), self.codec, self.purpose);
+        let content_digest = self.content_digest.clone();
+        let whole = Opened {
+            codec: Codec::Raw,
+            content_digest: None,
+            ..self
+        };
+        let whole = whole.in_one_pass(cancel, download, head)?;
+        let (sums, proven) = two_pass::prove(&what, whole, reporter)?;
+        let size = header.size();
+        let received = any_order.received();
+        let shared = Arc::new(Shared::new(what, purpose, second, two_pass::BLOCKS));
+        let algorithm = content_digest.as_ref().map(Digest::algorithm);
+        let started = two_pass::content(&shared, header, any_order, sums, algorithm);
+        let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
+        Ok(ImageStream {
+            shared,
+            demanded: Vec::new(),
+            signed: false,
+            checksums_signed_by: None,
+            content_digest,
+            proven: Some(proven),
+            codec,
+            content_length: Some(size),
+            content_at_least: size,
+            received,
+            expected: None,
+            blocks: Some(blocks),
+            threads: Some(threads),
+            held: Arc::default(),
+            ended: false,
         })
     }
 }

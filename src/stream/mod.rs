@@ -17,11 +17,13 @@ mod http;
 mod image;
 mod location;
 mod oci;
+mod pieces;
 mod pipeline;
 mod proof;
 mod proxy;
 mod resume;
 mod retry_after;
+mod two_pass;
 mod verified;
 
 pub use budget::{Backoff, Budget};

@@ -21,6 +21,7 @@ use crate::stream::retry_after::retry_after;
 const DOCUMENT_LIMIT: usize = 4 << 20;
 
 /// A registry that was spoken to, and what it has to be told.
+#[derive(Clone)]
 pub(in crate::stream) struct Session {
     base: HttpUrl,
     name: String,
