@@ -218,7 +218,7 @@ fn a_root_that_cannot_be_started_is_refused_while_the_initrd_is_intact() {
             program[18..20].copy_from_slice(&0xf3u16.to_le_bytes());
             std::fs::write(root.join("bin/busybox"), program).unwrap();
         },
-        &["no init", "RISC-V"],
+        &["/sbin/init is a program for riscv64"],
     );
 }
 

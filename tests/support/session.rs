@@ -72,6 +72,7 @@ impl Lab {
     /// A small system: busybox as init, some files.
     pub fn system(&self, name: &str) -> PathBuf {
         let root = self.path(name);
+        let _ = std::fs::remove_dir_all(&root);
         for directory in [
             "bin",
             "sbin",

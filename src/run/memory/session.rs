@@ -7,7 +7,7 @@ use super::mounts::Mounts;
 use super::selinux;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::init::switch_root;
-use crate::plan::memory_root::RootLayout;
+use crate::plan::memory_root::{self, RootLayout};
 use crate::report::Reporter;
 use crate::stream::Verified;
 use crate::units::Bytes;
@@ -81,8 +81,11 @@ pub fn check(place: &Path, init: Option<&str>, overlay: bool, reporter: &Reporte
         let release = names.release().to_string_lossy();
         warnings.extend(switch_root::check_modules(place, &release));
     }
-    for warning in warnings {
-        reporter.warn(warning);
+    // Our own PID 1 looks again before it switches, and says it then.
+    if place != Path::new(memory_root::ROOT) {
+        for warning in warnings {
+            reporter.warn(warning);
+        }
     }
     if !overlay {
         selinux::must_not_enforce(place, &crate::init::cmdline())?;
