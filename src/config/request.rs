@@ -479,8 +479,24 @@ fn registry_keys(
             *reference = reference.clone().over_plain_http();
         }
     }
-    if in_registry && locations.len() > 1 {
-        problems.add("image.mirrors", "not supported with oci:// in this version");
+    if let Some((first, mirrors)) = locations.split_first_mut() {
+        for (i, mirror) in mirrors.iter_mut().enumerate() {
+            let as_mirror = match (&*first, &*mirror) {
+                (Location::Oci(image), Location::Oci(mirror)) => mirror
+                    .clone()
+                    .as_mirror_of(image)
+                    .map(|reference| Some(Location::Oci(reference))),
+                (Location::Oci(_), _) | (_, Location::Oci(_)) => {
+                    Err("either all are oci://, `image.url` and its mirrors, or none is")
+                }
+                (Location::Http(_) | Location::File(_), _) => Ok(None),
+            };
+            match as_mirror {
+                Ok(Some(location)) => *mirror = location,
+                Ok(None) => {}
+                Err(why) => problems.add(&format!("image.mirrors[{i}]"), why),
+            }
+        }
     }
     let beside = image
         .signature
@@ -633,6 +649,16 @@ mod tests {
         assert!(with(oci, "").is_ok());
         let pinned = format!("{oci}@sha256:{}", "a".repeat(64));
         assert!(with(&pinned, r#","plainHttp":true"#).is_ok());
+        // A pinned image pins its mirrors, over whatever they come.
+        let mirrored = r#","mirrors":["oci://m/os:v1"],"plainHttp":true"#;
+        let read = with(&pinned, mirrored).unwrap().install.unwrap();
+        assert!(read.image.locations[1].to_string().contains("@sha256:aaaa"));
+        let other = format!(r#","mirrors":["oci://m/os@sha256:{}"]"#, "b".repeat(64));
+        let all = with(&pinned, &other).unwrap_err();
+        assert!(
+            all[0].starts_with("image.mirrors[0]: it names another"),
+            "{all:?}"
+        );
         assert!(with(oci, r#","credentials":"{\"auths\":{}}""#).is_ok());
         assert!(with(oci, r#","credentials":"/etc/x.json""#).is_ok());
         for (url, more, part) in [
@@ -646,7 +672,11 @@ mod tests {
                 r#","credentials":"s3cr3t""#,
                 "image.credentials: neither",
             ),
-            (oci, r#","mirrors":["https://h/x"]"#, "image.mirrors: "),
+            (
+                oci,
+                r#","mirrors":["oci://m/os","https://h/x"]"#,
+                "image.mirrors[1]: either all",
+            ),
             (
                 oci,
                 r#","signature":{"type":"minisign"}"#,

@@ -162,6 +162,8 @@ pub(super) struct Request<'a> {
     /// Sent to whomever a redirect names.
     pub(super) public: HeaderMap,
     pub(super) body: Option<Bytes>,
+    /// The body is a secret as well: a redirect to another origin is refused.
+    pub(super) secret_body: bool,
 }
 
 /// Sends `request` and follows redirects: at most ten, never from https to http, and never with secrets to
@@ -225,6 +227,13 @@ pub(super) fn send(
         if url.is_https() && !next.is_https() {
             return Err(refuse(format!(
                 "{}: redirected from https to {next}, which is refused",
+                what()
+            ))
+            .into());
+        }
+        if request.secret_body && !request.url.same_origin(&next) {
+            return Err(refuse(format!(
+                "{}: redirected to {next} with a secret, which is refused",
                 what()
             ))
             .into());

@@ -116,19 +116,17 @@ impl ImageStream {
             checksums_signed_by,
         } = proof::expectation(fetcher, &request, &mut budget)?;
         let mut locations = request.locations.clone();
-        let mut session = None;
-        if let [Location::Oci(reference), others @ ..] = request.locations.as_slice() {
-            if !others.is_empty() {
-                let text = format!("{what} cannot have mirrors");
-                return Err(Failure::new(Class::Config, text));
-            }
-            let blob = oci::resolve(fetcher, reference, &request.registry, &mut budget)?;
-            locations = vec![Location::Http(blob.url)];
+        let mut sessions = Vec::new();
+        let references = oci::references(&request.locations)?;
+        if !references.is_empty() {
+            let blob = oci::resolve(fetcher, &references, &request.registry, &mut budget)?;
             demanded.push(Demand {
                 digest: blob.digest,
-                by: format!("in the manifest of {what}"),
+                by: format!("in the manifest of {}", blob.by),
             });
-            session = Some(blob.session);
+            let (urls, all): (Vec<_>, Vec<_>) = blob.places.into_iter().unzip();
+            locations = urls.into_iter().map(Location::Http).collect();
+            sessions = all;
         }
         let signed = signature.is_some();
         let anchored = !demanded.is_empty() || signed || request.content_digest.is_some();
@@ -143,7 +141,7 @@ impl ImageStream {
             let driver = Driver::new(cancel.clone())?;
             let (headers, budget) = (headers.clone(), budget.clone());
             let download = Download::new(fetcher, driver, &locations, headers, budget, policy);
-            Ok(download.in_session(session.clone()))
+            Ok(download.in_sessions(&sessions))
         };
         let mut first_pass = download(&cancel, false)?;
         let mut head = vec![0; HEAD];
