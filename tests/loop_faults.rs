@@ -383,3 +383,20 @@ fn a_slow_drip_is_no_failure() {
     assert_installed_gpt(&disk, &image, 512, PATTERN);
     assert_eq!(server.requests().len(), 1);
 }
+
+#[test]
+fn silence_over_the_idle_limit_ends_with_11_and_nothing_that_boots() {
+    let image = gpt(12);
+    let digest = sha256(&image);
+    let server = FaultServer::start(move |request| {
+        let mut acts = half(request, &image);
+        acts.truncate(if request.number == 0 { 2 } else { 0 });
+        acts.push(Act::Silence);
+        acts
+    });
+    let disk = LoopDevice::patterned(16);
+    // No limit on silence is longer than what the budget allows.
+    let ended = install(&server.url("/image"), &digest, &disk, &flags("1s"));
+    ended.failed_with(11, &["7340032 of 12582912 bytes", "in step writeBody"]);
+    assert_not_bootable(&disk);
+}
