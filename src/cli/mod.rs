@@ -1,6 +1,7 @@
 //! The command line: what this process is (PID 1, the kernel's modprobe, a command), and the commands.
 
 mod flags;
+mod initrd;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use clap::{Parser, Subcommand};
 use crate::config::cmdline::Cmdline;
 use crate::config::{parse, request, source, wire};
 use crate::error::{Class, Failure, Result, chain, describe};
+use crate::init::switch_root::command as switch_root;
 use crate::plan::{Handoff, Plan};
 use crate::report::event::EVENT_VERSION;
 use crate::report::{Event, Reporter, Sink, console, jsonl, logger};
@@ -45,6 +47,14 @@ struct Cli {
 enum Command {
     /// Be PID 1: the whole flow, from bring-up to the handover
     Boot,
+    /// Be the helper of an initrd's PID 1: leave the root at the sysroot, or install and do what `then` says
+    Initrd {
+        /// Where the root is left
+        #[arg(long, value_name = "DIRECTORY", default_value = "/sysroot")]
+        sysroot: PathBuf,
+        #[command(flatten)]
+        common: Common,
+    },
     /// Install on a disk, from a running Linux; never reboots by itself
     Install {
         #[command(flatten)]
@@ -74,6 +84,9 @@ enum Command {
     /// The flow as PID 1's child
     #[command(hide = true)]
     Flow,
+    /// Start the system whose root is mounted, as the last line of an initrd's own /init
+    #[command(hide = true)]
+    SwitchRoot(init::switch_root::command::Switch),
 }
 
 /// The program.
@@ -84,10 +97,16 @@ pub fn main() -> ExitCode {
         return init::modules::serve::modprobe_main(args);
     }
     // As /init, the kernel's own words for init are our arguments; they are no commands.
-    if init::is_pid_1() {
+    let pid_1 = init::is_pid_1();
+    if pid_1 && !switch_root::is_request(&own_name, std::env::args_os().nth(1).as_deref()) {
         init::main();
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        if pid_1 {
+            switch_root::misused(&error)
+        }
+        error.exit()
+    });
     logger::install(cli.log_level);
     match dispatch(&cli) {
         Ok(code) => code,
@@ -108,6 +127,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
             "`ironroot boot` is for PID 1, and this process is not it",
         )
         .hint("start it as /init of an initrd; on a running Linux use `ironroot install`")),
+        Command::Initrd { sysroot, common } => Ok(initrd::main(cli.json, sysroot, common)),
         Command::Install { one_off, common } => Ok(install(cli, one_off, common)),
         Command::Plan { one_off, common } => plan(cli, one_off, common),
         Command::Check { files } => check(cli, files),
@@ -115,6 +135,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
         Command::Disks => disks(cli),
         Command::Tools => tools(cli),
         Command::Flow => Ok(as_pid_1s_child()),
+        Command::SwitchRoot(switch) => switch.run(),
     }
 }
 
@@ -173,6 +194,7 @@ fn here<'a>(
         wait: common.wait,
         network: None,
         root: Path::new("/"),
+        sysroot: Path::new("/sysroot"),
         stop_after: common.stop_after,
     }
 }
@@ -192,6 +214,9 @@ fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
                 "done; the new system boots when the machine is switched on again".to_owned()
             }
             Handoff::Park { reason } => format!("done: {reason}"),
+            Handoff::SwitchRoot { root, .. } | Handoff::Sysroot { root } => {
+                format!("done; the new root is mounted at {}", root.display())
+            }
         },
     )
 }
@@ -363,6 +388,7 @@ fn as_pid_1s_child() -> ExitCode {
         wait: None,
         network: Some(&mut bring_network_up),
         root: Path::new("/"),
+        sysroot: Path::new("/sysroot"),
         stop_after: None,
     };
     let outcome = flow::carry_out(&mut entrance, &reporter);
@@ -372,6 +398,9 @@ fn as_pid_1s_child() -> ExitCode {
         Handoff::Reboot => "done: the machine restarts now".to_owned(),
         Handoff::PowerOff => "done: the machine goes off now".to_owned(),
         Handoff::Park { reason } => format!("done, parked: {reason}"),
+        Handoff::SwitchRoot { .. } | Handoff::Sysroot { .. } => {
+            "done: the new system starts now".to_owned()
+        }
     })
 }
 

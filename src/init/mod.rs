@@ -11,6 +11,7 @@ pub mod modules;
 pub mod mounts;
 pub mod network;
 pub mod supervise;
+pub mod switch_root;
 pub mod verdict;
 
 use crate::config::cmdline::Cmdline;

@@ -19,8 +19,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::switch_root;
 use super::verdict::{self, Action, End, HANDOFF, ON_FAILURE, Verdict};
 use crate::config::cmdline::Cmdline;
+use crate::error::chain;
 use crate::report::{Event, Reporter};
 use crate::sys::power::{self, Off};
 
@@ -42,17 +44,27 @@ pub fn run(cmdline: &Cmdline, reporter: &Reporter) -> ! {
     for stale in [HANDOFF, ON_FAILURE] {
         let _ = std::fs::remove_file(stale);
     }
-    let verdict = watch(cmdline, &signals, reporter);
+    let (mut verdict, on_failure) = watch(cmdline, &signals, reporter);
+    if let Action::SwitchRoot { root, init } = &verdict.action {
+        let failure = switch_root::switch(root, init.as_deref(), cmdline, reporter);
+        verdict = Verdict {
+            action: on_failure,
+            failed: Some(failure.class()),
+            reason: chain(&failure),
+            told: false,
+        };
+    }
     announce(&verdict, reporter);
     match verdict.action {
-        Action::Park => {}
+        Action::Park | Action::SwitchRoot { .. } => {}
         Action::Reboot => go(Off::Restart, &verdict, &signals, reporter),
         Action::PowerOff => go(Off::PowerOff, &verdict, &signals, reporter),
     }
     park(&verdict.reason, &signals, reporter)
 }
 
-fn watch(cmdline: &Cmdline, signals: &Signals, reporter: &Reporter) -> Verdict {
+/// What follows from the run's end, and what a failure of that itself asks for.
+fn watch(cmdline: &Cmdline, signals: &Signals, reporter: &Reporter) -> (Verdict, Action) {
     let kills = || {
         verdict::small_file(Path::new("/proc/vmstat")).map_or(0, |text| verdict::oom_kills(&text))
     };
@@ -89,9 +101,11 @@ fn watch(cmdline: &Cmdline, signals: &Signals, reporter: &Reporter) -> Verdict {
         other => other,
     };
     let config = verdict::small_file(Path::new(ON_FAILURE));
-    let on_failure = verdict::on_failure(cmdline.get("ironroot.on-failure"), config.as_deref());
+    let on_failure = verdict::on_failure(cmdline.get("ironroot.on-failure"), config.as_deref())
+        .unwrap_or(Action::Park);
     let handoff = verdict::small_file(Path::new(HANDOFF));
-    verdict::decide(&end, handoff.as_deref(), on_failure.unwrap_or(Action::Park))
+    let verdict = verdict::decide(&end, handoff.as_deref(), on_failure.clone());
+    (verdict, on_failure)
 }
 
 /// A run that has ended and cannot be reaped: a thread of it hangs in the kernel, in a driver or a dead disk.
@@ -203,6 +217,12 @@ fn go(off: Off, verdict: &Verdict, signals: &Signals, reporter: &Reporter) {
     reporter.info(word);
     let error = power::go(off);
     reporter.warn(format!("{word} did not work: {error}"));
+}
+
+/// Stays for ever, with the reason on the consoles: the end of a PID 1 that has nothing else left.
+pub fn park_for(reason: &str, reporter: &Reporter) -> ! {
+    let signals = Signals::block(reporter);
+    park(reason, &signals, reporter)
 }
 
 fn park(reason: &str, signals: &Signals, reporter: &Reporter) -> ! {

@@ -1,20 +1,21 @@
 //! How a run ended and what follows from it: a table, pure.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use crate::error::Class;
 
-/// Written by the flow when it ends well: `{"handoff":"reboot"|"powerOff"|"park"}`.
+/// Written by the flow when it ends well: `{"handoff":"reboot"|"powerOff"|"park"}`, or
+/// `{"handoff":"switchRoot","root":"/run/ironroot/root","init":"/sbin/init"|null}`.
 pub const HANDOFF: &str = "/run/ironroot/handoff.json";
 
 /// Written by the flow as soon as it has read a config: one of `"park"`, `"reboot"`, `"powerOff"`.
 pub const ON_FAILURE: &str = "/run/ironroot/on-failure.json";
 
 /// What PID 1 does when the flow has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "handoff", rename_all = "camelCase")]
 pub enum Action {
     /// Stay, with the reason on the consoles.
     Park,
@@ -22,10 +23,17 @@ pub enum Action {
     Reboot,
     /// Go off.
     PowerOff,
+    /// Start the system whose root is mounted at `root`. Never the answer to a failure.
+    SwitchRoot {
+        /// Where it is mounted.
+        root: PathBuf,
+        /// Its init, a path inside it; `None` for the usual places.
+        init: Option<String>,
+    },
 }
 
 impl Action {
-    /// As `ironroot.on-failure=` has it: `park`, `reboot`, `poweroff`.
+    /// As `ironroot.on-failure=` has it: `park`, `reboot`, `poweroff`, in any case.
     pub fn from_word(word: &str) -> Option<Action> {
         match word.to_ascii_lowercase().as_str() {
             "park" => Some(Action::Park),
@@ -42,6 +50,7 @@ impl std::fmt::Display for Action {
             Action::Park => "park",
             Action::Reboot => "reboot",
             Action::PowerOff => "power off",
+            Action::SwitchRoot { .. } => "start the new system",
         })
     }
 }
@@ -77,7 +86,7 @@ pub struct Verdict {
 
 /// The table. `handoff` is the text of [`HANDOFF`] where it exists.
 pub fn decide(end: &End, handoff: Option<&str>, on_failure: Action) -> Verdict {
-    let failed = |class, told, reason: String| Verdict {
+    let failed = move |class, told, reason: String| Verdict {
         action: on_failure,
         failed: Some(class),
         reason,
@@ -146,18 +155,13 @@ pub fn zombie(stat: &str) -> Option<End> {
 /// What to do on failure: the word of the command line wins over the config's. `None`: neither says anything
 /// that is understood.
 pub fn on_failure(word: Option<&str>, config: Option<&str>) -> Option<Action> {
+    let in_config = |text: &str| Action::from_word(&serde_json::from_str::<String>(text).ok()?);
     word.and_then(Action::from_word)
-        .or_else(|| config.and_then(|text| serde_json::from_str(text).ok()))
+        .or_else(|| config.and_then(in_config))
 }
 
 fn parse_handoff(text: &str) -> Option<Action> {
-    #[derive(Deserialize)]
-    struct Handoff {
-        handoff: Action,
-    }
-    serde_json::from_str::<Handoff>(text)
-        .ok()
-        .map(|h| h.handoff)
+    serde_json::from_str(text).ok()
 }
 
 /// The start of a small file; `None` where it cannot be read.
@@ -185,6 +189,13 @@ pub(super) fn oom_kills(vmstat: &str) -> u64 {
 mod tests {
     use super::*;
 
+    fn switch_root(root: &str, init: Option<&str>) -> Action {
+        Action::SwitchRoot {
+            root: PathBuf::from(root),
+            init: init.map(str::to_owned),
+        }
+    }
+
     const REBOOT: Option<&str> = Some("{\"handoff\":\"reboot\"}");
 
     #[test]
@@ -193,6 +204,14 @@ mod tests {
             ("{\"handoff\":\"reboot\"}", Action::Reboot),
             ("{\"handoff\":\"powerOff\"}\n", Action::PowerOff),
             ("{\"handoff\":\"park\",\"more\":1}", Action::Park),
+            (
+                "{\"handoff\":\"switchRoot\",\"root\":\"/run/r\",\"init\":null}",
+                switch_root("/run/r", None),
+            ),
+            (
+                "{\"handoff\":\"switchRoot\",\"root\":\"/r\",\"init\":\"/sbin/init\"}",
+                switch_root("/r", Some("/sbin/init")),
+            ),
         ] {
             let verdict = decide(&End::Exited(0), Some(text), Action::Park);
             assert_eq!((verdict.action, verdict.failed), (action, None), "{text}");
@@ -215,6 +234,12 @@ mod tests {
                 false,
             ),
             (End::Exited(0), Some(""), Class::Bug, false),
+            (
+                End::Exited(0),
+                Some("{\"handoff\":\"switchRoot\"}"),
+                Class::Bug,
+                false,
+            ),
             // A hand-off file of a flow that failed afterwards counts for nothing.
             (End::Exited(12), REBOOT, Class::Integrity, true),
             (End::Exited(70), None, Class::Bug, true),
@@ -230,7 +255,7 @@ mod tests {
         ];
         for (end, handoff, class, told) in table {
             for action in [Action::Park, Action::Reboot, Action::PowerOff] {
-                let verdict = decide(&end, handoff, action);
+                let verdict = decide(&end, handoff, action.clone());
                 assert_eq!(verdict.action, action, "{end:?} {handoff:?}");
                 assert_eq!(verdict.failed, Some(class), "{end:?} {handoff:?}");
                 assert_eq!(verdict.told, told, "{end:?} {handoff:?}");
@@ -255,6 +280,10 @@ mod tests {
             Some(Action::Reboot)
         );
         assert_eq!(on_failure(Some("explode"), Some("explode")), None);
+        let switch = "{\"handoff\":\"switchRoot\",\"root\":\"/r\",\"init\":null}";
+        for never in ["switchRoot", "switchroot", "\"switchRoot\"", switch] {
+            assert_eq!(on_failure(Some(never), Some(never)), None, "{never}");
+        }
     }
 
     #[test]

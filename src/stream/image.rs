@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use super::budget::Budget;
 use super::buffer::{Block, MAX_HELD};
 use super::cancel::{Cancel, Driver};
-use super::codec::{self, Codec, HEAD, Means, Way};
+use super::codec::{self, Codec, HEAD, Means, Purpose, Way};
 use super::digest::Item;
 use super::download::{Download, Policy};
 use super::fetch::Fetcher;
@@ -42,6 +42,8 @@ pub struct ImageRequest {
     pub signature: Option<SignatureRequest>,
     /// How registries are asked.
     pub registry: RegistryAccess,
+    /// What the image is for.
+    pub purpose: Purpose,
     /// A missing proof is accepted: plain HTTP without any digest. A wrong digest never is.
     pub insecure: bool,
 }
@@ -57,6 +59,7 @@ impl std::fmt::Debug for ImageRequest {
             .field("checksums", &self.checksums)
             .field("signature", &self.signature)
             .field("registry", &self.registry)
+            .field("purpose", &self.purpose)
             .field("insecure", &self.insecure)
             .finish()
     }
@@ -93,6 +96,43 @@ pub struct ImageStream {
     ended: bool,
 }
 
+impl ImageRequest {
+    /// The requests whose contents make up the image, in the order in which they are taken: several where a
+    /// registry has a tree in layers, else this one alone. What is declared of the whole (a digest, a signature)
+    /// fits no single layer and is refused then.
+    pub fn split(self, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<ImageRequest>> {
+        let references = oci::references(&self.locations)?;
+        let Some(first) = references.first() else {
+            return Ok(vec![self]);
+        };
+        // What may be exchanged on the way is refused before the registry is asked.
+        proof::must_suffice(&self)?;
+        let layers = oci::split(fetcher, &references, &self.registry, self.purpose, budget)?;
+        if layers.len() < 2 {
+            return Ok(vec![self]);
+        }
+        let declared = self.digest.is_some()
+            || self.content_digest.is_some()
+            || self.checksums.is_some()
+            || self.signature.is_some();
+        if declared {
+            let text = format!(
+                "{first} has {} layers, and the config declares a digest or a signature of one file",
+                layers.len()
+            );
+            return Err(Failure::new(Class::Config, text)
+                .hint("pin the image itself: oci://registry/repository@sha256:…"));
+        }
+        Ok(layers
+            .into_iter()
+            .map(|layer| ImageRequest {
+                locations: layer.into_iter().map(Location::Oci).collect(),
+                ..self.clone()
+            })
+            .collect())
+    }
+}
+
 impl ImageStream {
     /// Connects, reads the first bytes, finds the format and starts the threads. Attempts that may heal are
     /// repeated within `budget`, now and whenever the connection breaks. A qcow2 image is read to its end and
@@ -119,7 +159,13 @@ impl ImageStream {
         let mut sessions = Vec::new();
         let references = oci::references(&request.locations)?;
         if !references.is_empty() {
-            let blob = oci::resolve(fetcher, &references, &request.registry, &mut budget)?;
+            let blob = oci::resolve(
+                fetcher,
+                &references,
+                &request.registry,
+                request.purpose,
+                &mut budget,
+            )?;
             demanded.push(Demand {
                 digest: blob.digest,
                 by: format!("in the manifest of {}", blob.by),
@@ -147,10 +193,11 @@ impl ImageStream {
         let mut head = vec![0; HEAD];
         let count = first_pass.fill(&mut head)?;
         head.truncate(count);
-        let sniffed = codec::sniff(&what, &head)?;
+        let sniffed = codec::sniff(&what, &head, request.purpose)?;
 
         let opened = Opened {
             what,
+            purpose: request.purpose,
             codec: sniffed.codec,
             at_least: sniffed.at_least,
             demanded,
@@ -262,6 +309,7 @@ impl ImageStream {
 /// What was found out before the first pass.
 struct Opened {
     what: String,
+    purpose: Purpose,
     codec: Codec,
     at_least: u64,
     demanded: Vec<Demand>,
@@ -274,7 +322,7 @@ impl Opened {
     /// Decodes while the download comes; `head` has come already.
     fn in_one_pass(self, cancel: Cancel, download: Download, head: Vec<u8>) -> Result<ImageStream> {
         let way = Way::of(self.codec, &head, Means::of_this_machine());
-        let shared = Arc::new(Shared::new(self.what, cancel, way.blocks()));
+        let shared = Arc::new(Shared::new(self.what, self.purpose, cancel, way.blocks()));
         let (received, expected) = (download.received(), download.total());
         let algorithms: Vec<_> = self.demanded.iter().map(|d| d.digest.algorithm()).collect();
         let signed = self.signature.is_some();
@@ -316,7 +364,7 @@ impl Opened {
         (second, any_order, header): (Cancel, Download, Header),
         reporter: &Reporter,
     ) -> Result<ImageStream> {
-        let (what, codec) = (self.what.clone(), self.codec);
+        let (what, codec, purpose) = (self.what.clone(), self.codec, self.purpose);
         let content_digest = self.content_digest.clone();
         let whole = Opened {
             codec: Codec::Raw,
@@ -327,7 +375,7 @@ impl Opened {
         let (sums, proven) = two_pass::prove(&what, whole, reporter)?;
         let size = header.size();
         let received = any_order.received();
-        let shared = Arc::new(Shared::new(what, second, two_pass::BLOCKS));
+        let shared = Arc::new(Shared::new(what, purpose, second, two_pass::BLOCKS));
         let algorithm = content_digest.as_ref().map(Digest::algorithm);
         let started = two_pass::content(&shared, header, any_order, sums, algorithm);
         let (threads, blocks) = started.inspect_err(|_| shared.stop())?;

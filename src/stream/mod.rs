@@ -29,7 +29,7 @@ mod verified;
 
 pub use budget::{Backoff, Budget};
 pub use buffer::{ALIGNMENT, BLOCK, Block, MAX_HELD};
-pub use codec::{Codec, WINDOW_CAP};
+pub use codec::{Codec, Purpose, WINDOW_CAP};
 pub use fetch::{ClientCertificate, FetchOptions, Fetcher};
 pub use image::{Counters, ImageRequest, ImageStream};
 pub use location::{HttpUrl, Location};

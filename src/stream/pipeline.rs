@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 
 use super::buffer::{BLOCK, BLOCKS, CHUNK, CHUNKS, Pool, Slab};
 use super::cancel::Cancel;
-use super::codec::{self, Chunks, Codec, Decoder, WINDOW_CAP, Way};
+use super::codec::{self, Chunks, Codec, Decoder, Purpose, WINDOW_CAP, Way};
 use super::digest::{self, Item};
 use super::download::Download;
 use super::proof::{SignedBy, Verifier};
@@ -35,6 +35,7 @@ use crate::units::{Bytes, Digest, HashAlgorithm};
 pub(super) struct Shared {
     /// How messages name the download.
     pub(super) what: String,
+    pub(super) purpose: Purpose,
     cancel: Cancel,
     pub(super) blocks: Pool,
     chunks: Pool,
@@ -44,9 +45,10 @@ pub(super) struct Shared {
 
 impl Shared {
     /// `blocks`: how many blocks of decoded content may exist.
-    pub(super) fn new(what: String, cancel: Cancel, blocks: usize) -> Shared {
+    pub(super) fn new(what: String, purpose: Purpose, cancel: Cancel, blocks: usize) -> Shared {
         Shared {
             what,
+            purpose,
             cancel,
             blocks: Pool::new(BLOCK, blocks),
             chunks: Pool::new(CHUNK, CHUNKS),
@@ -360,7 +362,7 @@ fn decode(
                 let text = format!("the content of {} is empty", shared.what);
                 Err(Failure::new(Class::Integrity, text))
             } else {
-                codec::check_content(&shared.what, start)
+                codec::check_content(&shared.what, start, shared.purpose)
             };
             if let Err(failure) = judged {
                 shared.fail(failure);

@@ -110,7 +110,7 @@ fn give_out(
             .read(at, block)
             .map_err(|problem| failure(&shared.what, problem))
             .and_then(|()| match at {
-                0 => codec::check_content(&shared.what, block),
+                0 => codec::check_content(&shared.what, block, shared.purpose),
                 _ => Ok(()),
             });
         if let Err(failure) = read {

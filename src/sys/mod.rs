@@ -4,11 +4,15 @@
 
 pub mod block;
 pub mod clock;
+pub mod detached;
 pub mod efivar;
+pub mod exec;
 pub mod kmsg;
+pub mod loopdev;
 pub mod mount;
 pub mod packet;
 pub mod power;
 pub mod rtnetlink;
+pub mod swap;
 pub mod tool;
 pub mod uevent;

@@ -453,7 +453,12 @@ fn lz4_frames_of_every_kind() {
         assert!(whole(Codec::Lz4, &frame).unwrap() == content);
         let several = [skip, &frame[..], skip, &frame, skip].concat();
         assert!(whole(Codec::Lz4, &several).unwrap() == [&content[..], &content].concat());
-        assert_eq!(sniff("x", &several).unwrap().codec, Codec::Lz4);
+        assert_eq!(
+            sniff("x", &several, crate::stream::Purpose::Disk)
+                .unwrap()
+                .codec,
+            Codec::Lz4
+        );
         // Without its end mark and checksum, and without the latter only.
         for missing in [8, 4] {
             let failure = whole(Codec::Lz4, &frame[..frame.len() - missing]).unwrap_err();

@@ -1,5 +1,5 @@
-//! A disk image in a registry (OCI distribution specification 1.1): from a reference to the URL and the
-//! digest of one blob, which then is downloaded like any other file. Every document on the way is checked
+//! An image in a registry (OCI distribution specification 1.1): from a reference to the URL and the digest of
+//! each blob, which then is downloaded like any other file. Every document on the way is checked
 //! against the digest that led to it.
 
 mod access;
@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::budget::Budget;
 use super::cancel::{Cancel, Driver};
+use super::codec::Purpose;
 use super::fetch::Fetcher;
 use super::location::{HttpUrl, Location};
 use crate::error::{Class, Failure, Result, chain};
@@ -77,22 +78,20 @@ pub(super) fn resolve(
     fetcher: &Fetcher,
     references: &[OciReference],
     access: &RegistryAccess,
+    purpose: Purpose,
     budget: &mut Budget,
 ) -> Result<Blob> {
-    let driver = Driver::new(Cancel::default())?;
-    let mut sessions = Vec::new();
-    for reference in references {
-        sessions.push(Session::new(reference, access)?);
-    }
-    let mut candidates: Vec<_> = references.iter().zip(sessions.iter_mut()).collect();
-    let (digest, by) = match candidates.as_mut_slice() {
-        [(reference, session)] => {
-            let digest = find(fetcher, &driver, reference, session, &access.arch, budget)?;
-            (digest, *reference)
-        }
-        several => first_that_answers(fetcher, &driver, several, &access.arch, budget)?,
+    let one_layer = references.first().and_then(|r| Some((r.layer()?, r)));
+    let (digest, by, sessions) = if let Some((layer, by)) = one_layer {
+        (layer.clone(), by.clone(), sessions(references, access)?)
+    } else {
+        let (mut layers, by, sessions) = layers(fetcher, references, access, purpose, budget)?;
+        let (Some(one), true) = (layers.pop(), layers.is_empty()) else {
+            let text = format!("{by} has several layers");
+            return Err(Failure::new(Class::Bug, text));
+        };
+        (one, by, sessions)
     };
-    let by = by.clone();
     let mut places = Vec::new();
     for (reference, session) in references.iter().zip(sessions) {
         let path = format!("/v2/{}/blobs/{digest}", reference.repository());
@@ -104,14 +103,65 @@ pub(super) fn resolve(
     Ok(Blob { digest, by, places })
 }
 
+/// The layers that serve `purpose`, each as references of its own: an image and its mirrors.
+pub(super) fn split(
+    fetcher: &Fetcher,
+    references: &[OciReference],
+    access: &RegistryAccess,
+    purpose: Purpose,
+    budget: &mut Budget,
+) -> Result<Vec<Vec<OciReference>>> {
+    let (layers, _, _) = layers(fetcher, references, access, purpose, budget)?;
+    let of = |digest| references.iter().map(|r| r.of_layer(digest)).collect();
+    Ok(layers.iter().map(of).collect())
+}
+
+fn sessions(references: &[OciReference], access: &RegistryAccess) -> Result<Vec<Session>> {
+    references.iter().map(|r| Session::new(r, access)).collect()
+}
+
+/// The layers, which reference led to them, and a session for each.
+fn layers(
+    fetcher: &Fetcher,
+    references: &[OciReference],
+    access: &RegistryAccess,
+    purpose: Purpose,
+    budget: &mut Budget,
+) -> Result<(Vec<Digest>, OciReference, Vec<Session>)> {
+    let driver = Driver::new(Cancel::default())?;
+    let mut sessions = sessions(references, access)?;
+    let question = Question {
+        arch: &access.arch,
+        purpose,
+    };
+    let mut candidates: Vec<_> = references.iter().zip(sessions.iter_mut()).collect();
+    let (digests, by) = match candidates.as_mut_slice() {
+        [(reference, session)] => {
+            let digests = find(fetcher, &driver, reference, session, question, budget)?;
+            (digests, *reference)
+        }
+        several => first_that_answers(fetcher, &driver, several, question, budget)?,
+    };
+    let by = by.clone();
+    Ok((digests, by, sessions))
+}
+
+/// What is looked for in an index and a manifest.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    /// As `uname -m` has it.
+    arch: &'a str,
+    purpose: Purpose,
+}
+
 /// Asks one registry after the other, round after round, until one knows the disk.
 fn first_that_answers<'a>(
     fetcher: &Fetcher,
     driver: &Driver,
     several: &mut [(&'a OciReference, &mut Session)],
-    arch: &str,
+    question: Question<'_>,
     budget: &mut Budget,
-) -> Result<(Digest, &'a OciReference)> {
+) -> Result<(Vec<Digest>, &'a OciReference)> {
     let mut failures: Vec<Option<Failure>> = several.iter().map(|_| None).collect();
     let mut round = 0;
     loop {
@@ -121,10 +171,10 @@ fn first_that_answers<'a>(
             }
             // Once each: another registry may have it now.
             let mut once = Budget::new(Duration::ZERO);
-            match find(fetcher, driver, reference, session, arch, &mut once) {
-                Ok(digest) => {
+            match find(fetcher, driver, reference, session, question, &mut once) {
+                Ok(digests) => {
                     budget.renew();
-                    return Ok((digest, reference));
+                    return Ok((digests, reference));
                 }
                 Err(failure) => *last = Some(failure),
             }
@@ -175,15 +225,15 @@ fn none_answered(
     whole.caused_by(first)
 }
 
-/// The digest of the disk that `reference` means.
+/// The digests of the layers that `reference` means.
 fn find(
     fetcher: &Fetcher,
     driver: &Driver,
     reference: &OciReference,
     session: &mut Session,
-    arch: &str,
+    question: Question<'_>,
     budget: &mut Budget,
-) -> Result<Digest> {
+) -> Result<Vec<Digest>> {
     let mut wanted = reference.wanted();
     let mut demanded = reference.digest().cloned();
     // An index, then a manifest.
@@ -202,16 +252,19 @@ fn find(
                 ));
             }
         }
-        let next = manifest::read(&text, arch).map_err(|why| {
-            Failure::new(Class::Config, format!("{reference}: {why}"))
-                .hint("name an image with a raw disk as a layer of type application/vnd.ironcore.image.rootfs")
+        let next = manifest::read(&text, question.arch, question.purpose).map_err(|why| {
+            let hint = match question.purpose {
+                Purpose::Disk => "name an image with a raw disk as a layer of type application/vnd.ironcore.image.rootfs",
+                Purpose::Root => "name an image with a layer of type application/vnd.ironcore.image.squashfs, or an ordinary container image of a whole system",
+            };
+            Failure::new(Class::Config, format!("{reference}: {why}")).hint(hint)
         })?;
         match next {
             manifest::Next::Manifest(digest) => {
                 wanted = digest.to_string();
                 demanded = Some(digest);
             }
-            manifest::Next::Blob(digest) => return Ok(digest),
+            manifest::Next::Layers(layers) => return Ok(layers),
         }
     }
     let text = format!("{reference}: the index leads to another index");

@@ -16,6 +16,8 @@ pub struct OciReference {
     digest: Option<Digest>,
     /// Spoken to without TLS.
     plain_http: bool,
+    /// One layer of the image, where only that is meant.
+    layer: Option<Digest>,
 }
 
 impl OciReference {
@@ -24,6 +26,19 @@ impl OciReference {
     pub fn over_plain_http(mut self) -> OciReference {
         self.plain_http = true;
         self
+    }
+
+    /// One layer of this image.
+    pub(super) fn of_layer(&self, digest: &Digest) -> OciReference {
+        OciReference {
+            layer: Some(digest.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The layer, where only that is meant.
+    pub(super) fn layer(&self) -> Option<&Digest> {
+        self.layer.as_ref()
     }
 
     /// The same as a mirror of `image`: a digest that one of them names holds for it. Fails where both name
@@ -43,7 +58,7 @@ impl OciReference {
 
     /// Whether somebody on the way could exchange what is meant.
     pub(in crate::stream) fn is_open_to_change(&self) -> bool {
-        self.plain_http && self.digest.is_none()
+        self.plain_http && self.digest.is_none() && self.layer.is_none()
     }
 
     pub(super) fn registry(&self) -> &str {
@@ -131,6 +146,7 @@ impl FromStr for OciReference {
             tag,
             digest,
             plain_http: false,
+            layer: None,
         };
         match reference.base() {
             Some(_) => Ok(reference),
@@ -145,8 +161,11 @@ impl fmt::Display for OciReference {
         if let Some(tag) = &self.tag {
             write!(f, ":{tag}")?;
         }
-        match &self.digest {
-            Some(digest) => write!(f, "@{digest}"),
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        match &self.layer {
+            Some(digest) => write!(f, " layer {digest}"),
             None => Ok(()),
         }
     }
