@@ -119,7 +119,7 @@ impl Direct {
             .arg(format!("--serial-log={}", log.display()))
             .args(["--smbios=uuid=deb1a000-aaaa-4bbb-8ccc-000000000006,serial=direct-machine"])
             .args(["--memory=512", "--timeout=200", "--quiet", "--no-reboot"])
-            .arg("--fail-on=Kernel panic");
+            .arg("--fail-on=Kernel panic|ironroot: parked");
         Direct { command, log }
     }
 
