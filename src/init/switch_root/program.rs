@@ -221,7 +221,7 @@ impl Root {
 /// Opens `path` as if `root` were `/` (openat2(2), Linux 5.6).
 fn inside(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOCTTY)
+        .flags(flags | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     openat2(root, path, how)
 }
