@@ -134,6 +134,59 @@ fn a_gl_command_line_boots_an_erofs_of_the_disk() {
     assert!(fact(&console, "boot").contains("erofs"), "{console}");
 }
 
+/// `veritysetup format`: the tree behind the image, in the same file. Root hash and offset.
+fn with_hash_tree(disk: &Path) -> (String, u64) {
+    let offset = std::fs::metadata(disk).unwrap().len();
+    let out = std::process::Command::new("veritysetup")
+        .arg("format")
+        .arg(format!("--hash-offset={offset}"))
+        .args([format!("--data-blocks={}", offset / 4096)])
+        .args([disk, disk])
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let text = String::from_utf8(out.stdout).unwrap();
+    let root = text.lines().find_map(|l| l.strip_prefix("Root hash:"));
+    let file = std::fs::OpenOptions::new().append(true).open(disk).unwrap();
+    let length = file.metadata().unwrap().len();
+    file.set_len(length.next_multiple_of(1 << 20)).unwrap();
+    (root.unwrap().trim().to_owned(), offset)
+}
+
+#[test]
+fn dm_verity_proves_every_block_that_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = disk_with(folder.path(), "tiny.squashfs");
+    let (root, offset) = with_hash_tree(&disk);
+    let boot = |root: &str, until: &str| {
+        let verity = format!(r#"{{"verity":{{"rootHash":"{root}","hashOffset":"{offset}"}}}}"#);
+        let words = format!(
+            "ironroot.on-failure=poweroff ip=off {}",
+            config("/dev/vda", &verity)
+        );
+        Direct::new(&disk, &words)
+            .run(&[&format!("--until={until}"), "--wait-end"])
+            .good()
+    };
+    boot(&root, "IRONROOT-TINY-BOOTED.*payload=ok");
+    // One bit in the middle of the payload: the system starts, and what it cannot trust it cannot read.
+    let mut image = std::fs::read(&disk).unwrap();
+    image[7 << 20] ^= 1;
+    std::fs::write(&disk, image).unwrap();
+    let console = boot(&root, "IRONROOT-TINY-BOOTED.*payload=bad");
+    assert!(console.contains("data block"), "{console}");
+    // Another root hash: not even the superblock can be read.
+    let console = boot(&"0".repeat(64), "FAILED .code 12.");
+    assert!(
+        console.contains("cannot be mounted as squashfs"),
+        "{console}"
+    );
+}
+
 fn debian_runs(scenario: &Scenario, method: &str) -> String {
     let markers = [
         "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=",

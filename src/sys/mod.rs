@@ -6,6 +6,7 @@ pub mod beneath;
 pub mod block;
 pub mod clock;
 pub mod detached;
+pub mod dm;
 pub mod efivar;
 pub mod exec;
 pub mod kmsg;
