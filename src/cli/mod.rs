@@ -1,6 +1,7 @@
 //! The command line: what this process is (PID 1, the kernel's modprobe, a command), and the commands.
 
 mod flags;
+mod initrd;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,14 @@ struct Cli {
 enum Command {
     /// Be PID 1: the whole flow, from bring-up to the handover
     Boot,
+    /// Be the helper of an initrd's PID 1: leave the root at the sysroot, or install and do what `then` says
+    Initrd {
+        /// Where the root is left
+        #[arg(long, value_name = "DIRECTORY", default_value = "/sysroot")]
+        sysroot: PathBuf,
+        #[command(flatten)]
+        common: Common,
+    },
     /// Install on a disk, from a running Linux; never reboots by itself
     Install {
         #[command(flatten)]
@@ -118,6 +127,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
             "`ironroot boot` is for PID 1, and this process is not it",
         )
         .hint("start it as /init of an initrd; on a running Linux use `ironroot install`")),
+        Command::Initrd { sysroot, common } => Ok(initrd::main(cli.json, sysroot, common)),
         Command::Install { one_off, common } => Ok(install(cli, one_off, common)),
         Command::Plan { one_off, common } => plan(cli, one_off, common),
         Command::Check { files } => check(cli, files),
@@ -184,6 +194,7 @@ fn here<'a>(
         wait: common.wait,
         network: None,
         root: Path::new("/"),
+        sysroot: Path::new("/sysroot"),
         stop_after: common.stop_after,
     }
 }
@@ -203,7 +214,7 @@ fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
                 "done; the new system boots when the machine is switched on again".to_owned()
             }
             Handoff::Park { reason } => format!("done: {reason}"),
-            Handoff::SwitchRoot { root, .. } => {
+            Handoff::SwitchRoot { root, .. } | Handoff::Sysroot { root } => {
                 format!("done; the new root is mounted at {}", root.display())
             }
         },
@@ -377,6 +388,7 @@ fn as_pid_1s_child() -> ExitCode {
         wait: None,
         network: Some(&mut bring_network_up),
         root: Path::new("/"),
+        sysroot: Path::new("/sysroot"),
         stop_after: None,
     };
     let outcome = flow::carry_out(&mut entrance, &reporter);
@@ -386,7 +398,9 @@ fn as_pid_1s_child() -> ExitCode {
         Handoff::Reboot => "done: the machine restarts now".to_owned(),
         Handoff::PowerOff => "done: the machine goes off now".to_owned(),
         Handoff::Park { reason } => format!("done, parked: {reason}"),
-        Handoff::SwitchRoot { .. } => "done: the new system starts now".to_owned(),
+        Handoff::SwitchRoot { .. } | Handoff::Sysroot { .. } => {
+            "done: the new system starts now".to_owned()
+        }
     })
 }
 

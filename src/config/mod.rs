@@ -1,6 +1,7 @@
 //! What is wanted: the kernel command line, where a boot config comes from, what was written, what it means.
 
 pub mod cmdline;
+pub mod gardenlinux;
 pub mod parse;
 pub mod quantity;
 pub mod request;

@@ -70,6 +70,30 @@ json_string!(
     "a duration: 30s, 10m, 2h"
 );
 
+/// A number of bytes: `512MiB`, `20GB`, `4096`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteSize(pub Bytes);
+
+impl FromStr for ByteSize {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<ByteSize, ParseError> {
+        text.parse().map(ByteSize)
+    }
+}
+
+impl fmt::Display for ByteSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.0)
+    }
+}
+
+json_string!(
+    ByteSize,
+    "^[0-9]+ ?([KMGT]i?B?|[kMGT]B|B)?$",
+    "a size: 512MiB, 20GB"
+);
+
 /// A number of bytes, or a share of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::cmdline::Cmdline;
 use super::parse::{CONFIG_LIMIT, Problem};
-use super::{parse, template, wire};
+use super::{gardenlinux, parse, template, wire};
 use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::host::Machine;
 use crate::stream::{Budget, Fetcher, KEY_DIRECTORY, Keyring, Location, SignedBy, check_config};
@@ -26,6 +26,8 @@ pub enum Source {
     Data(String),
     /// [`INITRD_CONFIG`].
     Initrd(PathBuf),
+    /// What Garden Linux's own kernel arguments stand for.
+    GardenLinux(gardenlinux::Made),
 }
 
 /// A boot config and where it came from.
@@ -48,7 +50,7 @@ impl Source {
     pub fn needs_network(&self) -> bool {
         match self {
             Source::Named(location) => location.is_remote(),
-            Source::Data(_) | Source::Initrd(_) => false,
+            Source::Data(_) | Source::Initrd(_) | Source::GardenLinux(_) => false,
         }
     }
 
@@ -58,6 +60,7 @@ impl Source {
             Source::Named(location) => location.to_string(),
             Source::Data(_) => "a data: URL".to_owned(),
             Source::Initrd(path) => path.display().to_string(),
+            Source::GardenLinux(_) => "gl.url= on the kernel command line".to_owned(),
         }
     }
 }
@@ -75,22 +78,23 @@ pub fn locate(
     if let Some(text) = cmdline.get("ironroot.config") {
         return named(text, machine);
     }
-    for word in ["ignition.config.url", "gl.url"] {
-        if cmdline.has(word) {
-            return Err(Failure::new(
-                Class::Config,
-                format!("a boot config by {word}= is not supported in this version"),
-            )
-            .hint("give ironroot.config= on the kernel command line"));
-        }
-    }
     let initrd = root.join(INITRD_CONFIG.trim_start_matches('/'));
     if initrd.exists() {
         return Ok(Source::Initrd(initrd));
     }
+    if let Some(made) = gardenlinux::config(cmdline, root)? {
+        return Ok(Source::GardenLinux(made));
+    }
+    if cmdline.has("ignition.config.url") {
+        return Err(Failure::new(
+            Class::Config,
+            "a boot config by ignition.config.url= is not supported in this version",
+        )
+        .hint("give ironroot.config= on the kernel command line"));
+    }
     Err(Failure::new(
         Class::Config,
-        format!("no boot config: no ironroot.config= on the kernel command line, no {INITRD_CONFIG} in the initrd"),
+        format!("no boot config: no ironroot.config= and no gl.url= on the kernel command line, no {INITRD_CONFIG} in the initrd"),
     )
     .hint("add ironroot.config=http://…/config.json to the kernel command line"))
 }
@@ -125,9 +129,7 @@ pub fn load(
     keys: &Keyring,
 ) -> Result<Loaded> {
     // Before anything is fetched.
-    if !keys.is_empty()
-        && let Source::Data(_) = source
-    {
+    if !keys.is_empty() && is_on_the_command_line(source) {
         return Err(unsigned_data());
     }
     let text = read(source, fetcher, budget)?;
@@ -152,7 +154,7 @@ pub fn load(
         Source::Named(location) if !keys.is_empty() => {
             Some(check_config(fetcher, keys, location, &text, budget)?)
         }
-        Source::Named(_) | Source::Data(_) | Source::Initrd(_) => None,
+        Source::Named(_) | Source::Data(_) | Source::Initrd(_) | Source::GardenLinux(_) => None,
     };
     let config = parse::parse(&text).map_err(|problems| refuse(&origin, &problems))?;
     Ok(Loaded {
@@ -164,10 +166,18 @@ pub fn load(
     })
 }
 
+fn is_on_the_command_line(source: &Source) -> bool {
+    match source {
+        Source::Data(_) => true,
+        Source::GardenLinux(made) => !made.of_initrd,
+        Source::Named(_) | Source::Initrd(_) => false,
+    }
+}
+
 /// Whoever writes the kernel command line could write any config into it, and its digest beside it.
 fn unsigned_data() -> Failure {
     let text = format!(
-        "the boot config is in a data: URL, which cannot be signed, and {KEY_DIRECTORY} has keys"
+        "the boot config is part of the kernel command line, which cannot be signed, and {KEY_DIRECTORY} has keys"
     );
     Failure::new(Class::Integrity, text).hint(
         "publish the config and its signature on a server, or put it into the initrd as /etc/ironroot/config.json",
@@ -191,6 +201,7 @@ fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<u
             let url = data_url::DataUrl::process(text).map_err(|e| wrong(format!("{e:?}")))?;
             Ok(url.decode_to_vec().map_err(|e| wrong(format!("{e:?}")))?.0)
         }
+        Source::GardenLinux(made) => Ok(made.text.clone()),
         Source::Initrd(path) => {
             let length = std::fs::metadata(path).map(|m| m.len()).unwrap_or_default();
             if length > CONFIG_LIMIT as u64 {

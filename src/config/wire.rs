@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::quantity::{Amount, Comparison, HumanDuration, SizeText};
+use super::quantity::{Amount, ByteSize, Comparison, HumanDuration, SizeText};
 use crate::host::Transport;
 use crate::units::Digest;
 
@@ -122,6 +122,10 @@ pub struct Image {
     /// What the image is.
     #[serde(default)]
     pub kind: ImageKind,
+    /// Length of what is downloaded, where it is known: room is demanded before the download.
+    pub size: Option<ByteSize>,
+    /// Length of the decoded content, where it is known.
+    pub content_size: Option<ByteSize>,
     /// Headers of every request for the image.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
@@ -403,8 +407,22 @@ pub struct Memory {
     pub inodes: Option<u64>,
     /// How the root is made.
     pub method: MemoryMethod,
-    /// Paths that get a plain tmpfs of their own.
+    /// Paths that get a plain tmpfs of their own: container runtimes cannot work on an overlay.
     pub scratch: Vec<String>,
+    /// Swap in compressed memory for the session: its size, or a percentage of memory.
+    pub zram: Option<Amount>,
+    /// dm-verity of a squashfs or erofs image whose hash tree is part of it.
+    pub verity: Option<Verity>,
+}
+
+/// dm-verity: every block is proven when it is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Verity {
+    /// The root hash that `veritysetup format` printed.
+    pub root_hash: String,
+    /// Where the hash tree's superblock begins in the image (`--hash-offset`).
+    pub hash_offset: ByteSize,
 }
 
 /// How an in-memory root is made.

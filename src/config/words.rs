@@ -21,6 +21,14 @@ const WORDS: [&str; 8] = [
     "ironroot.skip",
 ];
 
+/// Whether the kernel command line asks for this program where it is the helper of another initrd: by a word of
+/// its own, by Garden Linux's `gl.url=`, or by an Ignition config for a machine without a root.
+pub fn are_for_us(cmdline: &Cmdline) -> bool {
+    cmdline.has_prefix("ironroot.")
+        || cmdline.has("gl.url")
+        || (cmdline.has("ignition.config.url") && !cmdline.has("root"))
+}
+
 /// A wish that is misspelled must not end in an installation.
 pub fn understood(cmdline: &Cmdline, reporter: &Reporter) -> Result<()> {
     match cmdline.get("ironroot.mode") {
@@ -133,6 +141,20 @@ mod tests {
         ] {
             let failure = judge(line).unwrap_err();
             assert_eq!(failure.class(), Class::Config, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_installed_system_is_none_of_our_business() {
+        for (line, ours) in [
+            ("root=PARTUUID=1 ro quiet", false),
+            ("ironroot.config=http://h/", true),
+            ("gl.url=http://h/x gl.live=1", true),
+            ("ignition.config.url=http://h/", true),
+            ("root=/dev/sda1 ignition.config.url=http://h/", false),
+            ("", false),
+        ] {
+            assert_eq!(are_for_us(&Cmdline::parse(line)), ours, "{line}");
         }
     }
 

@@ -49,6 +49,8 @@ pub fn probe(root: &Path, bootif: Option<&str>) -> Machine {
             .filter(|name| !["(none)", "localhost"].contains(&name.as_str())),
         memory_total: meminfo(&memory, "MemTotal:"),
         memory_available: meminfo(&memory, "MemAvailable:"),
+        numa_nodes: sysfs::text(root.join("sys/devices/system/node/online"))
+            .map_or(1, |list| members(&list)),
     }
 }
 
@@ -128,6 +130,17 @@ fn bootif_mac(value: &str) -> Option<String> {
         .iter()
         .all(hex)
         .then(|| address.join(":").to_lowercase())
+}
+
+/// How many numbers are in a list such as `0-3,8` (kernel: lib/bitmap-str.c, `bitmap_parselist`).
+fn members(text: &str) -> u32 {
+    text.split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+            last.checked_sub(first)?.checked_add(1)
+        })
+        .fold(0, u32::saturating_add)
 }
 
 /// A line of /proc/meminfo, which counts in KiB.

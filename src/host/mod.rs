@@ -31,12 +31,22 @@ pub fn probe(root: &Path) -> Result<Facts> {
     contents::read_all(root, &mut disks);
     Ok(Facts {
         disks,
+        ..without_disks(root)
+    })
+}
+
+/// Probes all but the disks, of which nothing is opened.
+pub fn without_disks(root: &Path) -> Facts {
+    Facts {
+        disks: Vec::new(),
         machine: machine::probe(root, machine::bootif(root).as_deref()),
         named: None,
+        place: Place::default(),
+        init: None,
         now: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
-    })
+    }
 }
 
 /// Everything the planner may know. Deserializable, so that a test case is a JSON file.
@@ -49,8 +59,28 @@ pub struct Facts {
     pub machine: Machine,
     /// What the path is that the config names, where it names one.
     pub named: Option<Named>,
+    /// Where this program runs.
+    pub place: Place,
+    /// `init=` of the kernel command line.
+    pub init: Option<String>,
     /// Seconds since 1970, for the record: the planner has no clock of its own.
     pub now: u64,
+}
+
+/// Where this program runs, which decides how a session from memory can begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
+pub enum Place {
+    /// Below our own PID 1, which switches the root.
+    #[default]
+    Init,
+    /// Below the PID 1 of another initrd, which switches to the root at `sysroot`.
+    Initrd {
+        /// Such as `/sysroot`.
+        sysroot: PathBuf,
+    },
+    /// On a running Linux.
+    Running,
 }
 
 /// A path that the config names, and what it is.
@@ -118,6 +148,8 @@ pub struct Machine {
     pub memory_total: Bytes,
     /// `MemAvailable` of /proc/meminfo.
     pub memory_available: Bytes,
+    /// How many NUMA nodes are online.
+    pub numa_nodes: u32,
 }
 
 /// How the firmware booted this kernel.

@@ -151,7 +151,8 @@ fn handoff(then: Then) -> Handoff {
     match then {
         Then::Reboot => Handoff::Reboot,
         Then::PowerOff => Handoff::PowerOff,
-        Then::Park => Handoff::Park {
+        // Only a session from memory boots from here; the config's reader sees to that.
+        Then::Boot | Then::Park => Handoff::Park {
             reason: "`then` is Park".to_owned(),
         },
     }

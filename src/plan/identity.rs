@@ -36,7 +36,7 @@ mod tests {
         );
         let wire = crate::config::parse::parse(text.as_bytes()).unwrap();
         let request = crate::config::request::interpret(&wire).unwrap();
-        let image = request.install.as_ref().unwrap().image.clone();
+        let image = request.image().unwrap().clone();
         identity(&request, &image)
     }
 

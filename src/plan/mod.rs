@@ -8,6 +8,7 @@ pub mod clear;
 pub mod disk_root;
 pub mod identity;
 pub mod layout;
+pub mod memory_root;
 pub mod refusal;
 pub mod step;
 pub mod target;
@@ -17,7 +18,7 @@ use serde::Serialize;
 pub use refusal::Refusal;
 pub use step::{Handoff, Step};
 
-use crate::config::request::Request;
+use crate::config::request::{Goal, Request};
 use crate::config::wire::BootPolicy;
 use crate::host::{Facts, RecordFound};
 
@@ -41,6 +42,13 @@ impl Plan {
         self.steps.iter().any(Step::is_destructive)
     }
 
+    /// Whether the image is opened.
+    pub fn needs_image(&self) -> bool {
+        self.steps
+            .iter()
+            .any(|s| matches!(s, Step::OpenImage { .. } | Step::OpenRoot { .. }))
+    }
+
     /// The plan for people, one line a step.
     pub fn lines(&self) -> Vec<String> {
         self.steps.iter().map(ToString::to_string).collect()
@@ -49,8 +57,10 @@ impl Plan {
 
 /// Decides what will be done, or refuses.
 pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
-    let Some(install) = request.install.as_ref() else {
-        return Ok(touch_nothing());
+    let install = match &request.goal {
+        Goal::Nothing => return Ok(touch_nothing()),
+        Goal::Memory(session) => return memory_root::session(request, session, facts),
+        Goal::Disk(install) => install,
     };
     let identity = identity::identity(request, &install.image);
     if request.policy == BootPolicy::NetworkBootOnce {

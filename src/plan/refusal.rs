@@ -85,6 +85,24 @@ pub enum Refusal {
         /// What is there.
         why: String,
     },
+    /// A session from memory needs a place from which a root can be switched to.
+    NotInAnInitrd,
+    /// The image is no root that this version can run from memory.
+    NotARoot {
+        /// Why.
+        why: String,
+    },
+    /// There is not enough memory.
+    NoRoom {
+        /// For what.
+        what: String,
+        /// Needed.
+        need: Bytes,
+        /// There.
+        have: Bytes,
+        /// What to do.
+        more: &'static str,
+    },
     /// The image is no disk image that this version can make bootable.
     NotADiskImage {
         /// Why.
@@ -136,6 +154,9 @@ impl Refusal {
             | Refusal::TooSmall { .. }
             | Refusal::SectorSize { .. }
             | Refusal::RecordArea { .. }
+            | Refusal::NotInAnInitrd
+            | Refusal::NotARoot { .. }
+            | Refusal::NoRoom { .. }
             | Refusal::NotADiskImage { .. } => false,
         }
     }
@@ -165,7 +186,13 @@ impl Refusal {
                 "set `disk.record` to Skip; the next network boot cannot see then that this machine is installed"
                     .to_owned()
             }
-            Refusal::NotADiskImage { .. } => "check what the image's URL serves".to_owned(),
+            Refusal::NotInAnInitrd => {
+                "boot this machine with an initrd that carries ironroot, or give `disk` instead of `memory`".to_owned()
+            }
+            Refusal::NoRoom { more, .. } => (*more).to_owned(),
+            Refusal::NotARoot { .. } | Refusal::NotADiskImage { .. } => {
+                "check what the image's URL serves".to_owned()
+            }
         }
     }
 }
@@ -231,6 +258,18 @@ impl fmt::Display for Refusal {
             Refusal::RecordArea { why } => {
                 write!(f, "the installation's record has no room: {why}")
             }
+            Refusal::NotInAnInitrd => f.write_str(
+                "the config wants a session from memory, which can only begin in an initrd",
+            ),
+            Refusal::NotARoot { why } => {
+                write!(f, "the image cannot be the root of a session: {why}")
+            }
+            Refusal::NoRoom {
+                what, need, have, ..
+            } => write!(
+                f,
+                "not enough memory: {what} needs {need}, there are {have}"
+            ),
             Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
         }
     }
@@ -242,7 +281,9 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let class = match refusal {
             // What arrived is not what was declared: a wrong image, not a wrong disk.
-            Refusal::NotADiskImage { .. } => Class::Integrity,
+            Refusal::NotADiskImage { .. } | Refusal::NotARoot { .. } => Class::Integrity,
+            Refusal::NoRoom { .. } => Class::Space,
+            Refusal::NotInAnInitrd => Class::Usage,
             _ => Class::Refused,
         };
         Failure::new(class, refusal.to_string()).hint(refusal.next())

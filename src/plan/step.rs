@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::config::wire::{Efi, RecordPolicy};
+use super::memory_root::Room;
+use crate::config::request::Verity;
+use crate::config::wire::{Efi, ImageKind, MemoryMethod, RecordPolicy};
 use crate::error::printable;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
@@ -115,6 +117,51 @@ pub enum Step {
         /// for ever.
         required: bool,
     },
+    /// Open the image of a session, read its head, and find out what it is and whether there is room.
+    OpenRoot {
+        /// Where it is, without secrets.
+        locations: Vec<String>,
+        /// Digest of the download.
+        digest: Option<Digest>,
+        /// Digest of the content.
+        content_digest: Option<Digest>,
+        /// What the config says it is.
+        kind: ImageKind,
+        /// How it becomes a root.
+        method: MemoryMethod,
+        /// The limits.
+        room: Room,
+    },
+    /// Bring the image into memory, kept or unpacked, and check every proof. Nobody can see it before.
+    LoadRoot,
+    /// Make it a root.
+    MountRoot {
+        /// Where.
+        place: PathBuf,
+        /// How the image is proven while it is read.
+        verity: Option<Verity>,
+    },
+    /// A tmpfs of its own at a path of the root.
+    Scratch {
+        /// The path in the root.
+        path: PathBuf,
+        /// How much may be written.
+        size: Bytes,
+        /// How many files.
+        inodes: u64,
+    },
+    /// Swap in compressed memory.
+    ZramSwap {
+        /// How much may be swapped out.
+        size: Bytes,
+    },
+    /// Check that the root can be started.
+    CheckRoot {
+        /// Where it is.
+        place: PathBuf,
+        /// The init that is demanded; `None`: the usual ones.
+        init: Option<String>,
+    },
     /// What happens at the end.
     Handoff(Handoff),
 }
@@ -147,6 +194,11 @@ pub enum Handoff {
     Reboot,
     /// Power off.
     PowerOff,
+    /// The root is mounted for the initrd's own PID 1, which switches to it.
+    Sysroot {
+        /// Where.
+        root: PathBuf,
+    },
     /// Stay.
     Park {
         /// Why, for the console.
@@ -174,6 +226,12 @@ impl Step {
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
             Step::BootEntry { .. } => "bootEntry",
+            Step::OpenRoot { .. } => "openRoot",
+            Step::LoadRoot => "loadRoot",
+            Step::MountRoot { .. } => "mountRoot",
+            Step::Scratch { .. } => "scratch",
+            Step::ZramSwap { .. } => "zramSwap",
+            Step::CheckRoot { .. } => "checkRoot",
             Step::Handoff(_) => "handoff",
         }
     }
@@ -190,6 +248,12 @@ impl Step {
             | Step::ReadBack
             | Step::RereadPartitions
             | Step::BootEntry { .. }
+            | Step::OpenRoot { .. }
+            | Step::LoadRoot
+            | Step::MountRoot { .. }
+            | Step::Scratch { .. }
+            | Step::ZramSwap { .. }
+            | Step::CheckRoot { .. }
             | Step::Handoff(_) => false,
         }
     }
@@ -197,7 +261,7 @@ impl Step {
     /// Whether its failure only warns: the system is complete by then (a finished install is never undone).
     pub const fn may_fail(&self) -> bool {
         match self {
-            Step::RereadPartitions => true,
+            Step::RereadPartitions | Step::ZramSwap { .. } => true,
             Step::BootEntry { required, .. } => !*required,
             Step::LockDisk { .. }
             | Step::OpenImage { .. }
@@ -206,6 +270,11 @@ impl Step {
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::CommitHead { .. }
+            | Step::OpenRoot { .. }
+            | Step::LoadRoot
+            | Step::MountRoot { .. }
+            | Step::Scratch { .. }
+            | Step::CheckRoot { .. }
             | Step::Handoff(_) => false,
         }
     }
@@ -216,6 +285,12 @@ impl fmt::Display for Step {
         match self {
             Step::LockDisk { target } => write!(f, "lock disk {target}"),
             Step::OpenImage {
+                locations,
+                digest,
+                content_digest,
+                ..
+            }
+            | Step::OpenRoot {
                 locations,
                 digest,
                 content_digest,
@@ -268,8 +343,32 @@ impl fmt::Display for Step {
                 )?;
                 f.write_str(if efi.boot_next { ", boot it next" } else { "" })
             }
+            Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
+            Step::MountRoot { place, verity } => write!(
+                f,
+                "make it the root at {}{}",
+                place.display(),
+                match verity {
+                    Some(_) => ", every block proven when it is read",
+                    None => "",
+                }
+            ),
+            Step::Scratch { path, size, .. } => {
+                write!(f, "a tmpfs at {} ({})", path.display(), size.short())
+            }
+            Step::ZramSwap { size } => write!(f, "swap in compressed memory ({})", size.short()),
+            Step::CheckRoot { init, .. } => write!(
+                f,
+                "check that the root can be started{}",
+                init.as_ref()
+                    .map(|i| format!(" with {}", printable(i)))
+                    .unwrap_or_default()
+            ),
             Step::Handoff(Handoff::Reboot) => f.write_str("reboot"),
             Step::Handoff(Handoff::PowerOff) => f.write_str("power off"),
+            Step::Handoff(Handoff::Sysroot { root }) => {
+                write!(f, "leave the root at {} to the initrd", root.display())
+            }
             Step::Handoff(Handoff::Park { reason }) => write!(f, "park: {reason}"),
             Step::Handoff(Handoff::SwitchRoot { root, init }) => {
                 write!(f, "start the system in {}", root.display())?;

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{Image, Request, Text};
+use crate::config::request::{Goal, Image, Request, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::host::{self, Facts};
+use crate::host::{self, Facts, Place};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
@@ -38,6 +38,8 @@ const CA_FILES: [&str; 2] = [
 pub enum Role {
     /// As the child of our own PID 1.
     Init,
+    /// As the helper of another initrd's PID 1.
+    Initrd,
     /// On a running Linux.
     Install,
     /// Only to say what would be done.
@@ -70,6 +72,8 @@ pub struct Entrance<'a> {
     pub network: Option<Network<'a>>,
     /// Where /sys, /proc and /dev are.
     pub root: &'a Path,
+    /// Where the helper of another PID 1 leaves the root.
+    pub sysroot: &'a Path,
     /// Ends the run after so many steps.
     pub stop_after: Option<usize>,
 }
@@ -93,6 +97,8 @@ struct Mission {
     machine: host::Machine,
     retry_for: Duration,
     wait: Duration,
+    /// Where the boot config came from, without secrets.
+    origin: String,
 }
 
 /// Makes the plan and shows it; nothing is changed.
@@ -136,6 +142,7 @@ pub fn word_of(handoff: &Handoff) -> &'static str {
         Handoff::PowerOff => "powerOff",
         Handoff::Park { .. } => "park",
         Handoff::SwitchRoot { .. } => "switchRoot",
+        Handoff::Sysroot { .. } => "sysroot",
     }
 }
 
@@ -146,9 +153,9 @@ fn decide_and_run(
 ) -> Result<Handoff> {
     let plan = decide(entrance, mission, reporter)?;
     save(entrance.role, "plan.json", &plan, reporter);
-    let image = match &mission.request.install {
-        Some(install) if plan.is_destructive() => {
-            Some(await_devices(entrance, mission, &install.image, reporter)?)
+    let image = match mission.request.image() {
+        Some(image) if plan.needs_image() => {
+            Some(await_devices(entrance, mission, image, reporter)?)
         }
         _ => None,
     };
@@ -159,6 +166,8 @@ fn decide_and_run(
         keys: &mission.keys,
         root: entrance.root,
         arch: &mission.machine.arch,
+        config: &mission.origin,
+        name: mission.request.name.as_deref(),
         reporter,
         stop_after: entrance.stop_after,
     };
@@ -168,7 +177,7 @@ fn decide_and_run(
 /// Config to mission.
 fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> {
     let in_initrd =
-        entrance.role == Role::Init || entrance.root.join("etc/initrd-release").exists();
+        is_in_initrd(entrance.role) || entrance.root.join("etc/initrd-release").exists();
     let mut retry_for = entrance
         .retry_for
         .or(words::duration(entrance.cmdline, "ironroot.timeout")?);
@@ -233,9 +242,8 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     let fetcher = Fetcher::new(options(&ca, proxies, patience), reporter.clone())?;
     let image_fetcher = image_fetcher(entrance.root, &request, &fetcher)?;
     let image_is_remote = request
-        .install
-        .iter()
-        .any(|i| i.image.all_locations().any(Location::is_remote));
+        .image()
+        .is_some_and(|image| image.all_locations().any(Location::is_remote));
     if image_is_remote || request.report.url.is_some() {
         bring_up(entrance)?;
     }
@@ -243,6 +251,7 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     Ok(Mission {
         retry_for: patience,
         wait: entrance.wait.or(request.wait).unwrap_or(default_wait),
+        origin,
         request,
         fetcher,
         image_fetcher,
@@ -267,8 +276,10 @@ fn options(ca: &[Vec<u8>], proxies: &Proxies, retry_for: Duration) -> FetchOptio
 
 /// The fetcher for the image and what lies beside it.
 fn image_fetcher(root: &Path, request: &Request, fetcher: &Fetcher) -> Result<Fetcher> {
-    let image = request.install.as_ref().map(|install| &install.image);
-    let Some(certificate) = image.and_then(|image| image.client_certificate.as_ref()) else {
+    let Some(certificate) = request
+        .image()
+        .and_then(|image| image.client_certificate.as_ref())
+    else {
         return Ok(fetcher.clone());
     };
     let read = |text: &Text, key: &str| match text {
@@ -401,10 +412,17 @@ fn await_devices(
     Ok(image)
 }
 
+fn is_in_initrd(role: Role) -> bool {
+    match role {
+        Role::Init | Role::Initrd => true,
+        Role::Install | Role::Plan => false,
+    }
+}
+
 /// Whether no disk that appears later could change which one is meant.
 fn is_one_disk(entrance: &Entrance<'_>, request: &Request) -> bool {
-    entrance.role != Role::Init
-        || request.install.as_ref().is_none_or(|install| {
+    !is_in_initrd(entrance.role)
+        || request.disk().is_none_or(|install| {
             let select = &install.select;
             select.serial.is_some()
                 || select.wwn.is_some()
@@ -423,12 +441,21 @@ fn waiting_for(refusal: &Refusal) -> String {
 }
 
 fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
-    let mut facts = host::probe(entrance.root)?;
-    if let Some(path) = request
-        .install
-        .as_ref()
-        .and_then(|i| target::named_path(&i.select))
-    {
+    let mut facts = match &request.goal {
+        // A session leaves the disks alone.
+        Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
+        Goal::Disk(_) => host::probe(entrance.root)?,
+    };
+    facts.place = match entrance.role {
+        // Someone who looks at a plan wants to see the one of the initrd.
+        Role::Init | Role::Plan => Place::Init,
+        Role::Initrd => Place::Initrd {
+            sysroot: entrance.sysroot.to_owned(),
+        },
+        Role::Install => Place::Running,
+    };
+    facts.init = entrance.cmdline.get("init").map(str::to_owned);
+    if let Some(path) = request.disk().and_then(|i| target::named_path(&i.select)) {
         let named = host::named::look(entrance.root, Path::new(path), &facts.disks);
         if entrance.allow_file {
             let file = host::named::file_as_disk(entrance.root, &named, &facts.disks);
@@ -473,7 +500,9 @@ fn save(role: Role, name: &str, what: &impl serde::Serialize, reporter: &Reporte
         text.push(b'\n');
         std::fs::write(&path, text)
     });
-    if let (Err(e), Role::Init) = (written, role) {
+    if let Err(e) = written
+        && is_in_initrd(role)
+    {
         reporter.warn(format!("{} was not written: {e}", path.display()));
     }
 }

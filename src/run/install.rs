@@ -1,31 +1,24 @@
 //! The steps of an installation, as a chain of states: each step takes what the one before it made, so that
 //! none can run twice or out of order.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
+use super::image_source::{self, Source};
 use super::source_disk;
 use super::target_disk::TargetDisk;
-use crate::config::request::{Image, Text};
 use crate::config::wire::RecordPolicy;
-use crate::error::{Class, Context as _, Failure, Result};
+use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::plan::layout::{self, Length};
 use crate::plan::step::{Span, Target};
 use crate::report::{Event, Reporter};
-use crate::stream::{
-    Block, Budget, Fetcher, ImageRequest, ImageStream, KEY_DIRECTORY, Keyring, Location,
-    RegistryAccess, SignatureRequest, Verified,
-};
+use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
 use crate::units::{Bytes, MIB};
 
 /// Progress events, at most five a second.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-
-/// Credentials of registries that an initrd may carry.
-const DOCKER_CONFIG: &str = "/etc/ironroot/docker-config.json";
 
 /// How far an installation is.
 #[derive(Debug)]
@@ -58,21 +51,6 @@ pub struct Written {
     head: HeadHold,
     proof: Verified,
     sums: Vec<Sum>,
-}
-
-/// An image and what is needed to read it.
-#[derive(Debug)]
-pub struct Source<'a> {
-    /// The image.
-    pub image: &'a Image,
-    /// Who fetches it.
-    pub fetcher: &'a Fetcher,
-    /// Keys of the initrd.
-    pub keys: &'a Keyring,
-    /// Where /sys is.
-    pub root: &'a Path,
-    /// This machine's architecture, as `uname -m` has it.
-    pub arch: &'a str,
 }
 
 impl Stage {
@@ -114,50 +92,11 @@ impl Stage {
             Stage::Locked(disk) => disk,
             other => return Err(other.out_of_order("openImage")),
         };
-        let Source {
-            image,
-            fetcher,
-            keys,
-            root,
-            arch,
-        } = source;
+        let Source { image, root, .. } = source;
         source_disk::must_not_be_target(root, &image.locations, disk.target())?;
-        let mut stream = ImageStream::open(
-            fetcher,
-            ImageRequest {
-                locations: image.locations.clone(),
-                headers: image.headers.clone(),
-                digest: image.digest.clone(),
-                content_digest: image.content_digest.clone(),
-                checksums: image.checksums.clone(),
-                signature: demanded_signature(image, keys)?,
-                registry: registry_access(image, root, arch)?,
-                insecure: image.insecure,
-            },
-            budget,
-        )?;
-        let shown = || {
-            image
-                .locations
-                .first()
-                .map(ToString::to_string)
-                .unwrap_or_default()
-        };
-        let Some(first) = stream.next_block()? else {
-            return Err(Failure::new(
-                Class::Integrity,
-                format!("image {} is empty", shown()),
-            ));
-        };
+        let mut stream = source.open(Purpose::Disk, budget)?;
+        let first = source.first_block(&mut stream, reporter)?;
         let length = stream.content_length();
-        reporter.info(format!(
-            "image {}: {}{}",
-            shown(),
-            stream.format().name(),
-            length
-                .map(|l| format!(", {} of content", Bytes(l)))
-                .unwrap_or_default()
-        ));
         let head_len = usize::try_from(MIB).unwrap_or(usize::MAX);
         let head = first.get(..head_len).unwrap_or(&first);
         let layout = layout::adopt(
@@ -242,18 +181,7 @@ impl Stage {
         progress(reporter, &stream, at, total);
         let proof = stream.finish()?;
         layout::must_be_whole(&head.layout().table, Bytes(at))?;
-        reporter.info(format!(
-            "verdict: {} of content, {}",
-            proof.content_length(),
-            match (proof.is_proven(), proof.download_digest()) {
-                (true, Some(digest)) => format!("proven, download {digest}"),
-                (true, None) => "proven".to_owned(),
-                (false, _) => "complete, no digest was declared".to_owned(),
-            }
-        ));
-        if let Some(key) = proof.signed_by() {
-            reporter.info(format!("verdict: signed by {key}"));
-        }
+        image_source::tell(&proof, reporter);
         Ok(Stage::Written(Box::new(Written {
             disk,
             head,
@@ -297,55 +225,4 @@ fn progress(reporter: &Reporter, stream: &ImageStream, written: u64, total: Opti
         received: counters.received,
         expected: counters.expected,
     });
-}
-
-/// The signature that the config demands, with the keys that may have made it.
-fn demanded_signature(image: &Image, keys: &Keyring) -> Result<Option<SignatureRequest>> {
-    let Some(signature) = &image.signature else {
-        return Ok(None);
-    };
-    let keys = signature.keys.as_ref().unwrap_or(keys);
-    if !keys.has(signature.kind) {
-        let text = format!(
-            "image.signature demands a {} signature; the config gives no publicKey, and {KEY_DIRECTORY} has no such key",
-            signature.kind
-        );
-        return Err(Failure::new(Class::Config, text)
-            .hint("add image.signature.publicKey, or put the key into the initrd"));
-    }
-    Ok(Some(SignatureRequest {
-        kind: signature.kind,
-        keys: keys.clone(),
-        location: signature.location.clone(),
-        of: signature.of,
-    }))
-}
-
-/// How the registry is asked, where the image is in one: with the credentials that the config gives, else
-/// with the initrd's.
-fn registry_access(image: &Image, root: &Path, arch: &str) -> Result<RegistryAccess> {
-    let mut access = RegistryAccess {
-        arch: arch.to_owned(),
-        docker_config: None,
-    };
-    if !image
-        .locations
-        .iter()
-        .any(|l| matches!(l, Location::Oci(_)))
-    {
-        return Ok(access);
-    }
-    let read = |path: &Path| std::fs::read(root.join(path.strip_prefix("/").unwrap_or(path)));
-    access.docker_config = match &image.credentials {
-        Some(Text::Inline(text)) => Some(text.clone().into_bytes()),
-        Some(Text::File(path)) => Some(read(path.as_path()).context(Class::Config, || {
-            format!("reading image.credentials {}", path.display())
-        })?),
-        None => match read(Path::new(DOCKER_CONFIG)) {
-            Ok(bytes) => Some(bytes),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-            Err(e) => return Err(e).context(Class::Config, || format!("reading {DOCKER_CONFIG}")),
-        },
-    };
-    Ok(access)
 }

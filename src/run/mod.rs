@@ -5,7 +5,9 @@ pub mod bulk;
 pub mod efi;
 pub mod flow;
 pub mod head;
+pub mod image_source;
 pub mod install;
+pub mod memory;
 pub mod reread;
 pub mod source_disk;
 pub mod target_disk;
@@ -19,7 +21,10 @@ use crate::error::{Class, Failure, Result, describe};
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
 use crate::stream::{Budget, Fetcher, Keyring};
-use install::{Source, Stage};
+use image_source::Source;
+use install::Stage;
+use memory::session::Told;
+use memory::{Session, Wanted, zram};
 
 /// What the steps work with: the small seams of this program.
 #[derive(Debug)]
@@ -36,6 +41,10 @@ pub struct Machine<'a> {
     pub root: &'a Path,
     /// As `uname -m` has it.
     pub arch: &'a str,
+    /// Where the boot config came from, without secrets.
+    pub config: &'a str,
+    /// `metadata.name`.
+    pub name: Option<&'a str>,
     /// Who is told.
     pub reporter: &'a Reporter,
     /// Ends the run after so many steps, as a power cut would: for tests.
@@ -45,7 +54,10 @@ pub struct Machine<'a> {
 /// Carries out `plan`.
 pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
     let total = plan.steps.len();
-    let mut stage = Stage::Idle;
+    let mut progress = Progress {
+        disk: Stage::Idle,
+        session: Session::Idle,
+    };
     for (i, step) in plan.steps.iter().enumerate() {
         if machine.stop_after.is_some_and(|n| i >= n) {
             return Err(Failure::new(
@@ -61,7 +73,7 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             step: name,
             text: step.to_string(),
         });
-        stage = carry_out(step, stage, machine).map_err(|f| f.in_step(name))?;
+        progress = carry_out(step, progress, machine).map_err(|f| f.in_step(name))?;
         machine.reporter.emit(Event::StepDone {
             step: name,
             milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -73,27 +85,102 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
     Err(Failure::new(Class::Bug, "the plan has no end").hint("report this as a bug of ironroot"))
 }
 
-fn carry_out(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
+/// How far disk and session are. Each is a chain of states of its own.
+struct Progress {
+    disk: Stage,
+    session: Session,
+}
+
+fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<Progress> {
+    let Progress { disk, session } = progress;
+    match step {
+        Step::LockDisk { .. }
+        | Step::OpenImage { .. }
+        | Step::WriteMark { .. }
+        | Step::ClearDisk { .. }
+        | Step::WriteBody { .. }
+        | Step::ReadBack
+        | Step::CommitHead { .. }
+        | Step::RereadPartitions
+        | Step::BootEntry { .. } => Ok(Progress {
+            disk: on_disk(step, disk, machine)?,
+            session,
+        }),
+        Step::OpenRoot { .. }
+        | Step::LoadRoot
+        | Step::MountRoot { .. }
+        | Step::Scratch { .. }
+        | Step::ZramSwap { .. }
+        | Step::CheckRoot { .. } => Ok(Progress {
+            disk,
+            session: in_memory(step, session, machine)?,
+        }),
+        // The disk is closed and unlocked before the machine goes down.
+        Step::Handoff(_) => Ok(Progress {
+            disk: Stage::Idle,
+            session: session.hand_over(&Told {
+                image: &machine.image.map(Image::name).unwrap_or_default(),
+                config: machine.config,
+                name: machine.name,
+            })?,
+        }),
+    }
+}
+
+fn source<'a>(machine: &Machine<'a>) -> Result<Source<'a>> {
+    let image = machine
+        .image
+        .ok_or_else(|| Failure::new(Class::Bug, "the plan needs an image and has none"))?;
+    Ok(Source {
+        image,
+        fetcher: machine.fetcher,
+        keys: machine.keys,
+        root: machine.root,
+        arch: machine.arch,
+    })
+}
+
+fn not_of_this_family(step: &Step) -> Failure {
+    Failure::new(Class::Bug, format!("step {} went astray", step.name()))
+        .hint("report this as a bug of ironroot")
+}
+
+fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Session> {
+    let reporter = machine.reporter;
+    match step {
+        Step::OpenRoot {
+            kind, method, room, ..
+        } => session.open(
+            &source(machine)?,
+            Wanted {
+                kind: *kind,
+                method: *method,
+                room,
+            },
+            Budget::new(machine.retry_for),
+            reporter,
+        ),
+        Step::LoadRoot => session.load(reporter),
+        Step::MountRoot { place, verity } => session.mount(place, verity.as_ref()),
+        Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
+        Step::ZramSwap { size } => {
+            tolerate(zram::swap_on(machine.root, *size), step, reporter)?;
+            Ok(session)
+        }
+        Step::CheckRoot { init, .. } => session.check(init.as_deref(), reporter),
+        other => Err(not_of_this_family(other)),
+    }
+}
+
+fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
-        Step::OpenImage { record, .. } => {
-            let image = machine
-                .image
-                .ok_or_else(|| Failure::new(Class::Bug, "the plan needs an image and has none"))?;
-            let source = Source {
-                image,
-                fetcher: machine.fetcher,
-                keys: machine.keys,
-                root: machine.root,
-                arch: machine.arch,
-            };
-            stage.open(
-                &source,
-                *record,
-                Budget::new(machine.retry_for),
-                machine.reporter,
-            )
-        }
+        Step::OpenImage { record, .. } => stage.open(
+            &source(machine)?,
+            *record,
+            Budget::new(machine.retry_for),
+            machine.reporter,
+        ),
         Step::WriteMark { record } => stage.mark(record),
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
@@ -141,8 +228,7 @@ fn carry_out(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> 
             tolerate(result, step, machine.reporter)?;
             Ok(stage)
         }
-        // The disk is closed and unlocked before the machine goes down.
-        Step::Handoff(_) => Ok(Stage::Idle),
+        other => Err(not_of_this_family(other)),
     }
 }
 
@@ -151,7 +237,7 @@ fn tolerate(result: Result<()>, step: &Step, reporter: &Reporter) -> Result<()> 
     match result {
         Err(failure) if step.may_fail() => {
             reporter.warn(format!(
-                "{}; the installation is complete all the same",
+                "{}; the run goes on without it",
                 describe(&failure)
             ));
             Ok(())

@@ -22,6 +22,7 @@ pub(super) use source::Chunks;
 use super::buffer::{BLOCKS, BLOCKS_PARALLEL};
 use super::cancel::Cancel;
 use crate::error::{Class, Failure, Result};
+use crate::image::qcow2;
 
 /// The largest window or dictionary that a stream may ask for, in bytes (`zstd --long=27`; `xz -9` needs
 /// half of it). Part of invariant I7.
@@ -45,6 +46,8 @@ pub enum Codec {
     Bzip2,
     /// lz4 frames (format 1.6): any number, skippable ones as well; not the legacy frame.
     Lz4,
+    /// A qcow2 image, which is read in two passes.
+    Qcow2,
 }
 
 impl Codec {
@@ -57,6 +60,7 @@ impl Codec {
             Codec::Xz => "xz",
             Codec::Bzip2 => "bzip2",
             Codec::Lz4 => "lz4",
+            Codec::Qcow2 => "qcow2",
         }
     }
 }
@@ -74,11 +78,23 @@ pub(super) trait Decoder: Send {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize>;
 }
 
+/// What an image is for; a format that serves one purpose is a mistake for another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be written to a disk as it is.
+    #[default]
+    Disk,
+    /// To be the root of a session.
+    Root,
+}
+
 /// What is done with a format.
 #[derive(Clone, Copy)]
 enum Handling {
     Decode(Codec),
     Refuse,
+    /// A file system that is only read: no disk, but a root.
+    OnlyRoot,
 }
 
 struct Format {
@@ -94,6 +110,15 @@ const fn refuse(offset: usize, magic: &'static [u8], name: &'static str) -> Form
         magic,
         name,
         handling: Handling::Refuse,
+    }
+}
+
+const fn only_root(offset: usize, magic: &'static [u8], name: &'static str) -> Format {
+    Format {
+        offset,
+        magic,
+        name,
+        handling: Handling::OnlyRoot,
     }
 }
 
@@ -123,14 +148,14 @@ const FORMATS: &[Format] = &[
     refuse(0, &[0x1f, 0x9d], "compress (.Z)"),
     refuse(0, b"PK\x03\x04", "zip"),
     refuse(0, b"7z\xbc\xaf\x27\x1c", "7-Zip"),
-    refuse(0, b"QFI\xfb", "qcow2"),
+    decode(qcow2::MAGIC, Codec::Qcow2),
     refuse(0, b"KDMV", "VMDK"),
     refuse(0, b"# Disk DescriptorFile", "VMDK descriptor"),
     refuse(0, b"vhdxfile", "VHDX"),
     refuse(0, b"conectix", "VHD"),
     refuse(64, &[0x7f, 0x10, 0xda, 0xbe], "VDI"),
-    refuse(0, b"hsqs", "squashfs"),
-    refuse(1024, &[0xe2, 0xe1, 0xf5, 0xe0], "erofs"),
+    only_root(0, b"hsqs", "squashfs"),
+    only_root(1024, &[0xe2, 0xe1, 0xf5, 0xe0], "erofs"),
     refuse(0, &[0x3a, 0xff, 0x26, 0xed], "Android sparse image"),
 ];
 
@@ -145,14 +170,17 @@ pub(super) struct Sniffed {
 
 /// Finds the format of a download that begins with `head`, which has [`HEAD`] bytes unless the download is
 /// shorter. `what` names the download.
-pub(super) fn sniff(what: &str, head: &[u8]) -> Result<Sniffed> {
+pub(super) fn sniff(what: &str, head: &[u8], purpose: Purpose) -> Result<Sniffed> {
     if head.is_empty() {
         return Err(Failure::new(Class::Integrity, format!("{what} is empty")));
     }
     let codec = match find(head) {
         Some(format) => match format.handling {
             Handling::Decode(codec) => codec,
-            Handling::Refuse => return Err(unsupported(what, format.name)),
+            Handling::OnlyRoot if purpose == Purpose::Root => Codec::Raw,
+            Handling::Refuse | Handling::OnlyRoot => {
+                return Err(unsupported(what, format.name, purpose));
+            }
         },
         None => Codec::Raw,
     };
@@ -169,16 +197,24 @@ pub(super) fn sniff(what: &str, head: &[u8]) -> Result<Sniffed> {
     }
     let at_least = match codec {
         Codec::Zstd => zstd::declared(what, head)?,
-        Codec::Raw | Codec::Gzip | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => 0,
+        Codec::Raw | Codec::Gzip | Codec::Xz | Codec::Bzip2 | Codec::Lz4 | Codec::Qcow2 => 0,
     };
     Ok(Sniffed { codec, at_least })
 }
 
 /// Refuses decoded content that is itself in a format that must not be written as it is.
-pub(super) fn check_content(what: &str, head: &[u8]) -> Result<()> {
+pub(super) fn check_content(what: &str, head: &[u8], purpose: Purpose) -> Result<()> {
     match find(head).map(|format| (format.handling, format.name)) {
         None => Ok(()),
-        Some((Handling::Refuse, name)) => Err(unsupported(what, name)),
+        Some((Handling::OnlyRoot, _)) if purpose == Purpose::Root => Ok(()),
+        Some((Handling::Refuse | Handling::OnlyRoot, name)) => {
+            Err(unsupported(what, name, purpose))
+        }
+        Some((Handling::Decode(Codec::Qcow2), _)) => Err(Failure::new(
+            Class::Config,
+            format!("{what} is compressed qcow2, which cannot be read in the order of its content"),
+        )
+        .hint("publish the qcow2 as it is; `qemu-img convert -c` compresses inside it")),
         Some((Handling::Decode(codec), _)) => Err(Failure::new(
             Class::Config,
             format!("{what} is compressed twice: its decoded content is {codec} again"),
@@ -204,12 +240,22 @@ fn is_cut(head: &[u8], magic: &[u8]) -> bool {
     head.len() < magic.len() && magic.starts_with(head)
 }
 
-fn unsupported(what: &str, name: &str) -> Failure {
+fn unsupported(what: &str, name: &str, purpose: Purpose) -> Failure {
+    let (wrong, hint) = match purpose {
+        Purpose::Disk => (
+            "is not supported for a disk in this version",
+            "convert it to qcow2 or to a raw image, compressed with zstd, gzip, xz, lz4 or bzip2 or not at all",
+        ),
+        Purpose::Root => (
+            "is not supported in this version",
+            "publish the root as squashfs, erofs, a tar archive or a raw disk image",
+        ),
+    };
     Failure::new(
         Class::Config,
-        format!("{what} is in {name} format, which is not supported in this version"),
+        format!("{what} is in {name} format, which {wrong}"),
     )
-    .hint("convert it to a raw image, compressed with zstd, gzip, xz, lz4 or bzip2 or not at all")
+    .hint(hint)
 }
 
 /// How a download is decoded.
@@ -250,7 +296,8 @@ impl Way {
             return Ok(Some(Box::new(parallel)));
         }
         Ok(match self.codec {
-            Codec::Raw => None,
+            // The second pass of qcow2 has a reader of its own.
+            Codec::Raw | Codec::Qcow2 => None,
             Codec::Gzip => Some(Box::new(gzip::Gzip::new(chunks))),
             Codec::Zstd => Some(Box::new(zstd::Zstd::new(chunks)?)),
             Codec::Xz => Some(Box::new(xz::Xz::new(chunks, self.means))),
@@ -277,7 +324,7 @@ mod tests {
 
     #[test]
     fn formats_by_magic() {
-        let of = |head: &[u8]| sniff("x", head).map(|s| s.codec);
+        let of = |head: &[u8]| sniff("x", head, Purpose::Disk).map(|s| s.codec);
         assert_eq!(of(b"\x1f\x8b\x08 ...").unwrap(), Codec::Gzip);
         assert_eq!(of(b"\xfd7zXZ\0 ...").unwrap(), Codec::Xz);
         assert_eq!(of(b"\x28\xb5\x2f\xfd\x00\x58......").unwrap(), Codec::Zstd);
@@ -291,34 +338,43 @@ mod tests {
         for format in FORMATS {
             let mut head = vec![0; HEAD];
             head[format.offset..format.offset + format.magic.len()].copy_from_slice(format.magic);
-            if let Handling::Refuse = format.handling {
-                let failure = sniff("x", &head).unwrap_err();
+            if let Handling::OnlyRoot = format.handling {
+                assert!(sniff("x", &head, Purpose::Root).is_ok());
+                assert!(check_content("x", &head, Purpose::Root).is_ok());
+            }
+            if let Handling::Refuse | Handling::OnlyRoot = format.handling {
+                let failure = sniff("x", &head, Purpose::Disk).unwrap_err();
                 assert_eq!(failure.class(), Class::Config);
                 assert!(failure.to_string().contains(format.name), "{failure}");
             }
             assert_eq!(
-                check_content("x", &head).unwrap_err().class(),
+                check_content("x", &head, Purpose::Disk)
+                    .unwrap_err()
+                    .class(),
                 Class::Config
             );
             assert!(format.offset + format.magic.len() <= HEAD);
         }
-        assert!(check_content("x", &[0; HEAD]).is_ok());
+        assert!(check_content("x", &[0; HEAD], Purpose::Disk).is_ok());
     }
 
     #[test]
     fn a_download_cut_inside_its_magic_is_not_taken_for_a_raw_image() {
         for head in [&b""[..], b"\x1f", b"\x28\xb5", b"\xfd7zXZ", b"Q"] {
-            assert_eq!(sniff("x", head).unwrap_err().class(), Class::Integrity);
+            assert_eq!(
+                sniff("x", head, Purpose::Disk).unwrap_err().class(),
+                Class::Integrity
+            );
         }
     }
 
     proptest! {
         #[test]
         fn any_head_is_judged_without_a_panic(head in proptest::collection::vec(any::<u8>(), 0..64), magic in 0..FORMATS.len()) {
-            let _ = sniff("x", &head);
+            let _ = sniff("x", &head, Purpose::Disk);
             let mut with_magic = FORMATS[magic].magic.to_vec();
             with_magic.extend_from_slice(&head);
-            let _ = sniff("x", &with_magic);
+            let _ = sniff("x", &with_magic, Purpose::Root);
         }
     }
 }

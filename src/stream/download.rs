@@ -26,8 +26,6 @@ use crate::report::Event;
 /// A file on its way from one of several places.
 pub(super) struct Download {
     fetcher: Fetcher,
-    /// What a registry has to be told with each request.
-    session: Option<Session>,
     driver: Driver,
     headers: HeaderMap,
     budget: Budget,
@@ -57,11 +55,16 @@ pub(super) struct Policy {
     pub(super) anchored: bool,
     /// 404 is retried: the server may be up before its files are.
     pub(super) await_missing: bool,
+    /// Parts are read in any order, and whoever reads them proves each: every server must do ranges, and none
+    /// has to show that it has the same file.
+    pub(super) random: bool,
 }
 
 /// One of the locations, and what happened there.
 struct Place {
     location: Location,
+    /// What a registry has to be told with each request.
+    session: Option<Session>,
     last: Option<String>,
     /// Trying again cannot help.
     dead: bool,
@@ -84,7 +87,6 @@ impl Download {
     ) -> Download {
         Download {
             fetcher: fetcher.clone(),
-            session: None,
             driver,
             headers,
             budget,
@@ -92,6 +94,7 @@ impl Download {
                 .iter()
                 .map(|location| Place {
                     location: location.clone(),
+                    session: None,
                     last: None,
                     dead: false,
                 })
@@ -111,10 +114,46 @@ impl Download {
         }
     }
 
-    /// The same, with what a registry asks for.
-    pub(super) fn in_session(mut self, session: Option<Session>) -> Download {
-        self.session = session;
+    /// The same, with what the registries ask for, in the order of the locations.
+    pub(super) fn in_sessions(mut self, sessions: &[Session]) -> Download {
+        for (place, session) in self.places.iter_mut().zip(sessions) {
+            place.session = Some(session.clone());
+        }
         self
+    }
+
+    /// The same, with a counter that has counted before.
+    pub(super) fn counting_on(mut self, received: Arc<AtomicU64>) -> Download {
+        self.received = received;
+        self
+    }
+
+    /// The next byte to come.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Whether bytes come without a new request.
+    pub(super) fn is_open(&self) -> bool {
+        self.body.is_some()
+    }
+
+    /// Goes on at `position`, with a new request and the whole budget. Only for reading in any order.
+    pub(super) fn seek(&mut self, position: u64) {
+        self.body = None;
+        self.skip = 0;
+        self.position = position;
+        self.complete = false;
+        self.fresh = false;
+        self.fruitless = 0;
+        self.budget.renew();
+    }
+
+    /// What came from the present place was wrong: `failure` says how. Turns to another place for good, and
+    /// fails where there is none.
+    pub(super) fn disbelieve(&mut self, failure: Failure) -> Result<()> {
+        self.fresh = false;
+        self.recover(failure.permanent().into())
     }
 
     /// Fills the start of `out`; 0 once the whole file was read.
@@ -204,7 +243,7 @@ impl Download {
         self.fresh = true;
         self.fruitless = 0;
         self.budget.renew();
-        self.received.store(self.position, Ordering::Relaxed);
+        self.received.fetch_add(new as u64, Ordering::Relaxed);
         Ok(Some(new))
     }
 
@@ -228,13 +267,14 @@ impl Download {
         let (file, len) = super::file::open(path, self.position)?;
         if let Some(total) = self
             .total
-            .filter(|total| *total != len && self.position > 0)
+            .filter(|total| *total != len && (self.position > 0 || self.policy.random))
         {
             let text = format!(
                 "{} has {len} bytes and not {total}",
                 Location::File(path.into())
             );
-            return Err(Failure::new(Class::Network, text).permanent());
+            let class = resume::class_of_change(self.policy.random);
+            return Err(Failure::new(class, text).permanent());
         }
         self.total = Some(len);
         self.skip = 0;
@@ -245,9 +285,12 @@ impl Download {
     fn connect_http(&mut self, url: &HttpUrl) -> Result<(), Attempt> {
         let wanted = Wanted {
             offset: self.position,
-            total: self.total.filter(|_| self.position > 0),
+            total: self
+                .total
+                .filter(|_| self.position > 0 || self.policy.random),
             validator: self.validator.clone().filter(|_| self.position > 0),
             anchored: self.policy.anchored,
+            random: self.policy.random,
         };
         let mut public = HeaderMap::new();
         // A server that may compress does not serve ranges of the file, and a digest is that of the file.
@@ -273,7 +316,8 @@ impl Download {
         }
         let mut response = self.send(url, public.clone())?;
         if response.status() == StatusCode::UNAUTHORIZED
-            && let Some(session) = &mut self.session
+            && let Some(place) = self.places.get_mut(self.current)
+            && let Some(session) = &mut place.session
         {
             // A token lives for some minutes, a download for longer.
             session.renew(&self.fetcher, &self.driver, response.headers())?;
@@ -308,14 +352,17 @@ impl Download {
             }
         }
         // A 206 need not repeat the validator; then the one that If-Range sent still holds.
-        self.validator = validator.or(wanted.validator);
+        self.validator = validator
+            .or(wanted.validator)
+            .filter(|_| !self.policy.random);
         self.body = Some(Body::Http(http::Body::new(response)));
         Ok(())
     }
 
     fn send(&self, url: &HttpUrl, public: HeaderMap) -> Result<reqwest::Response, Attempt> {
         let mut private = self.headers.clone();
-        if let Some(session) = &self.session {
+        let place = self.places.get(self.current);
+        if let Some(session) = place.and_then(|place| place.session.as_ref()) {
             session.authorize(&mut private);
         }
         let request = http::Request {
@@ -324,6 +371,7 @@ impl Download {
             private: &private,
             public,
             body: None,
+            secret_body: false,
         };
         let idle = self.fetcher.options().idle_timeout;
         http::send(self.fetcher.client(), &self.driver, idle, &request)
@@ -430,7 +478,11 @@ impl Download {
         if self.attempts <= 1 && self.position == 0 && self.places.len() == 1 {
             return failure;
         }
-        let got = self.progress();
+        let got = if self.policy.random {
+            format!("nothing right from byte {} on", self.position)
+        } else {
+            format!("got {}", self.progress())
+        };
         let (class, transient) = (failure.class(), failure.is_transient());
         let why = if transient {
             format!("nothing new came for {:?}", self.budget.retry_for())
@@ -439,7 +491,7 @@ impl Download {
         };
         let place = |index: usize| self.places.get(index).map(|p| &p.location);
         let mut text = format!(
-            "fetching {}: got {got} in {} attempts; {why}",
+            "fetching {}: {got} in {} attempts; {why}",
             place(self.current)
                 .map(ToString::to_string)
                 .unwrap_or_default(),

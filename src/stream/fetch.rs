@@ -147,6 +147,7 @@ impl Fetcher {
         let policy = Policy {
             anchored: false,
             await_missing,
+            random: false,
         };
         let mut download = Download::new(
             self,
@@ -181,6 +182,7 @@ impl Fetcher {
             private: &private,
             public,
             body: Some(body),
+            secret_body: false,
         };
         let mut round = 0;
         loop {

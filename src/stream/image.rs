@@ -7,7 +7,7 @@ use std::sync::mpsc::Receiver;
 use super::budget::Budget;
 use super::buffer::{Block, MAX_HELD};
 use super::cancel::{Cancel, Driver};
-use super::codec::{self, Codec, HEAD, Means, Way};
+use super::codec::{self, Codec, HEAD, Means, Purpose, Way};
 use super::digest::Item;
 use super::download::{Download, Policy};
 use super::fetch::Fetcher;
@@ -15,9 +15,12 @@ use super::http;
 use super::location::Location;
 use super::oci::{self, RegistryAccess};
 use super::pipeline::{Shared, Threads};
-use super::proof::{self, Expectation, SignatureRequest, SignedBy};
+use super::proof::{self, Expectation, SignatureRequest, SignedBy, Verifier};
+use super::two_pass;
 use super::verified::{Demand, Evidence, Verified, verdict};
 use crate::error::{Class, Failure, Result};
+use crate::image::qcow2::Header;
+use crate::report::Reporter;
 use crate::units::Digest;
 
 /// Which image, and what is known of it.
@@ -39,6 +42,8 @@ pub struct ImageRequest {
     pub signature: Option<SignatureRequest>,
     /// How registries are asked.
     pub registry: RegistryAccess,
+    /// What the image is for.
+    pub purpose: Purpose,
     /// A missing proof is accepted: plain HTTP without any digest. A wrong digest never is.
     pub insecure: bool,
 }
@@ -54,6 +59,7 @@ impl std::fmt::Debug for ImageRequest {
             .field("checksums", &self.checksums)
             .field("signature", &self.signature)
             .field("registry", &self.registry)
+            .field("purpose", &self.purpose)
             .field("insecure", &self.insecure)
             .finish()
     }
@@ -77,6 +83,8 @@ pub struct ImageStream {
     signed: bool,
     checksums_signed_by: Option<SignedBy>,
     content_digest: Option<Digest>,
+    /// What a first pass over the whole download gave, where this is the second.
+    proven: Option<Verified>,
     codec: Codec,
     content_length: Option<u64>,
     content_at_least: u64,
@@ -88,9 +96,47 @@ pub struct ImageStream {
     ended: bool,
 }
 
+impl ImageRequest {
+    /// The requests whose contents make up the image, in the order in which they are taken: several where a
+    /// registry has a tree in layers, else this one alone. What is declared of the whole (a digest, a signature)
+    /// fits no single layer and is refused then.
+    pub fn split(self, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<ImageRequest>> {
+        let references = oci::references(&self.locations)?;
+        let Some(first) = references.first() else {
+            return Ok(vec![self]);
+        };
+        // What may be exchanged on the way is refused before the registry is asked.
+        proof::must_suffice(&self)?;
+        let layers = oci::split(fetcher, &references, &self.registry, self.purpose, budget)?;
+        if layers.len() < 2 {
+            return Ok(vec![self]);
+        }
+        let declared = self.digest.is_some()
+            || self.content_digest.is_some()
+            || self.checksums.is_some()
+            || self.signature.is_some();
+        if declared {
+            let text = format!(
+                "{first} has {} layers, and the config declares a digest or a signature of one file",
+                layers.len()
+            );
+            return Err(Failure::new(Class::Config, text)
+                .hint("pin the image itself: oci://registry/repository@sha256:…"));
+        }
+        Ok(layers
+            .into_iter()
+            .map(|layer| ImageRequest {
+                locations: layer.into_iter().map(Location::Oci).collect(),
+                ..self.clone()
+            })
+            .collect())
+    }
+}
+
 impl ImageStream {
     /// Connects, reads the first bytes, finds the format and starts the threads. Attempts that may heal are
-    /// repeated within `budget`, now and whenever the connection breaks.
+    /// repeated within `budget`, now and whenever the connection breaks. A qcow2 image is read to its end and
+    /// proven here, before it is read again.
     ///
     /// Fails with [`Class::Network`] when no location answers as needed, [`Class::Config`] for a request
     /// or a format that is not supported, [`Class::Integrity`] for an empty file or a window above the cap.
@@ -110,76 +156,70 @@ impl ImageStream {
             checksums_signed_by,
         } = proof::expectation(fetcher, &request, &mut budget)?;
         let mut locations = request.locations.clone();
-        let mut session = None;
-        if let [Location::Oci(reference), others @ ..] = request.locations.as_slice() {
-            if !others.is_empty() {
-                let text = format!("{what} cannot have mirrors");
-                return Err(Failure::new(Class::Config, text));
-            }
-            let blob = oci::resolve(fetcher, reference, &request.registry, &mut budget)?;
-            locations = vec![Location::Http(blob.url)];
+        let mut sessions = Vec::new();
+        let references = oci::references(&request.locations)?;
+        if !references.is_empty() {
+            let blob = oci::resolve(
+                fetcher,
+                &references,
+                &request.registry,
+                request.purpose,
+                &mut budget,
+            )?;
             demanded.push(Demand {
                 digest: blob.digest,
-                by: format!("in the manifest of {what}"),
+                by: format!("in the manifest of {}", blob.by),
             });
-            session = Some(blob.session);
+            let (urls, all): (Vec<_>, Vec<_>) = blob.places.into_iter().unzip();
+            locations = urls.into_iter().map(Location::Http).collect();
+            sessions = all;
         }
         let signed = signature.is_some();
         let anchored = !demanded.is_empty() || signed || request.content_digest.is_some();
         let cancel = Cancel::default();
-        let policy = Policy {
-            anchored,
-            await_missing: false,
+        let headers = http::headers(&request.headers)?;
+        let download = |cancel: &Cancel, random| -> Result<Download> {
+            let policy = Policy {
+                anchored: anchored || random,
+                await_missing: false,
+                random,
+            };
+            let driver = Driver::new(cancel.clone())?;
+            let (headers, budget) = (headers.clone(), budget.clone());
+            let download = Download::new(fetcher, driver, &locations, headers, budget, policy);
+            Ok(download.in_sessions(&sessions))
         };
-        let mut download = Download::new(
-            fetcher,
-            Driver::new(cancel.clone())?,
-            &locations,
-            http::headers(&request.headers)?,
-            budget,
-            policy,
-        )
-        .in_session(session);
+        let mut first_pass = download(&cancel, false)?;
         let mut head = vec![0; HEAD];
-        let count = download.fill(&mut head)?;
+        let count = first_pass.fill(&mut head)?;
         head.truncate(count);
-        let sniffed = codec::sniff(&what, &head)?;
+        let sniffed = codec::sniff(&what, &head, request.purpose)?;
 
-        let way = Way::of(sniffed.codec, &head, Means::of_this_machine());
-        let shared = Arc::new(Shared::new(what, cancel, way.blocks()));
-        let (received, expected) = (download.received(), download.total());
-        let raw = sniffed.codec == Codec::Raw;
-        let started = Threads::start(
-            &shared,
-            way,
-            download,
-            head,
-            &demanded
-                .iter()
-                .map(|demand| demand.digest.algorithm())
-                .collect::<Vec<_>>(),
-            request.content_digest.as_ref().map(Digest::algorithm),
-            signature,
-        );
-        // Where a thread could not be started, those before it must not wait for ever.
-        let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
-        let content_length = expected.filter(|_| raw);
-        Ok(ImageStream {
-            shared,
+        let opened = Opened {
+            what,
+            purpose: request.purpose,
+            codec: sniffed.codec,
+            at_least: sniffed.at_least,
             demanded,
-            signed,
+            signature,
             checksums_signed_by,
             content_digest: request.content_digest,
-            codec: sniffed.codec,
-            content_length,
-            content_at_least: content_length.unwrap_or(sniffed.at_least),
-            received,
-            expected,
-            blocks: Some(blocks),
-            threads: Some(threads),
-            held: Arc::default(),
-            ended: false,
-        })
+        };
+        if sniffed.codec != Codec::Qcow2 {
+            return opened.in_one_pass(cancel, first_pass, head);
+        }
+        let header = two_pass::header(&opened.what, &head)?;
+        let second = Cancel::default();
+        let mut any_order = download(&second, true)?.counting_on(first_pass.received());
+        if locations.iter().any(Location::is_remote) {
+            // Before all of it is fetched for nothing.
+            two_pass::must_give_ranges(&mut any_order, first_pass.total())?;
+        }
+        opened.in_two_passes(
+            (cancel, first_pass, head),
+            (second, any_order, header),
+            fetcher.reporter(),
+        )
     }
 
     /// How the download is compressed, by its first bytes.
@@ -188,7 +228,7 @@ impl ImageStream {
     }
 
     /// The length of the decoded content in bytes, where it is known for certain before the end: raw images
-    /// of known length.
+    /// of known length, and qcow2.
     pub fn content_length(&self) -> Option<u64> {
         self.content_length
     }
@@ -246,6 +286,11 @@ impl ImageStream {
         let Some(findings) = findings else {
             return Err(unfinished());
         };
+        if let Some(proven) = self.proven.take() {
+            let (length, content) = (findings.content_length, findings.content);
+            let declared = self.content_digest.as_ref();
+            return proven.with_content(&self.shared.what, length, content, declared);
+        }
         verdict(Evidence {
             what: &self.shared.what,
             received: findings.received,
@@ -257,6 +302,99 @@ impl ImageStream {
             checksums_signed_by: self.checksums_signed_by.take(),
             demanded: &self.demanded,
             declared_content: self.content_digest.as_ref(),
+        })
+    }
+}
+
+/// What was found out before the first pass.
+struct Opened {
+    what: String,
+    purpose: Purpose,
+    codec: Codec,
+    at_least: u64,
+    demanded: Vec<Demand>,
+    signature: Option<Verifier>,
+    checksums_signed_by: Option<SignedBy>,
+    content_digest: Option<Digest>,
+}
+
+impl Opened {
+    /// Decodes while the download comes; `head` has come already.
+    fn in_one_pass(self, cancel: Cancel, download: Download, head: Vec<u8>) -> Result<ImageStream> {
+        let way = Way::of(self.codec, &head, Means::of_this_machine());
+        let shared = Arc::new(Shared::new(self.what, self.purpose, cancel, way.blocks()));
+        let (received, expected) = (download.received(), download.total());
+        let algorithms: Vec<_> = self.demanded.iter().map(|d| d.digest.algorithm()).collect();
+        let signed = self.signature.is_some();
+        let started = Threads::start(
+            &shared,
+            way,
+            download,
+            head,
+            &algorithms,
+            self.content_digest.as_ref().map(Digest::algorithm),
+            self.signature,
+        );
+        // Where a thread could not be started, those before it must not wait for ever.
+        let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
+        let content_length = expected.filter(|_| self.codec == Codec::Raw);
+        Ok(ImageStream {
+            shared,
+            demanded: self.demanded,
+            signed,
+            checksums_signed_by: self.checksums_signed_by,
+            content_digest: self.content_digest,
+            proven: None,
+            codec: self.codec,
+            content_length,
+            content_at_least: content_length.unwrap_or(self.at_least),
+            received,
+            expected,
+            blocks: Some(blocks),
+            threads: Some(threads),
+            held: Arc::default(),
+            ended: false,
+        })
+    }
+
+    /// Proves the whole download, and then takes the content out of it.
+    fn in_two_passes(
+        self,
+        (cancel, download, head): (Cancel, Download, Vec<u8>),
+        (second, any_order, header): (Cancel, Download, Header),
+        reporter: &Reporter,
+    ) -> Result<ImageStream> {
+        let (what, codec, purpose) = (self.what.clone(), self.codec, self.purpose);
+        let content_digest = self.content_digest.clone();
+        let whole = Opened {
+            codec: Codec::Raw,
+            content_digest: None,
+            ..self
+        };
+        let whole = whole.in_one_pass(cancel, download, head)?;
+        let (sums, proven) = two_pass::prove(&what, whole, reporter)?;
+        let size = header.size();
+        let received = any_order.received();
+        let shared = Arc::new(Shared::new(what, purpose, second, two_pass::BLOCKS));
+        let algorithm = content_digest.as_ref().map(Digest::algorithm);
+        let started = two_pass::content(&shared, header, any_order, sums, algorithm);
+        let (threads, blocks) = started.inspect_err(|_| shared.stop())?;
+        Ok(ImageStream {
+            shared,
+            demanded: Vec::new(),
+            signed: false,
+            checksums_signed_by: None,
+            content_digest,
+            proven: Some(proven),
+            codec,
+            content_length: Some(size),
+            content_at_least: size,
+            received,
+            expected: None,
+            blocks: Some(blocks),
+            threads: Some(threads),
+            held: Arc::default(),
+            ended: false,
         })
     }
 }

@@ -8,6 +8,7 @@
 mod budget;
 mod buffer;
 mod cancel;
+mod certificate;
 mod codec;
 mod digest;
 mod download;
@@ -17,16 +18,18 @@ mod http;
 mod image;
 mod location;
 mod oci;
+mod pieces;
 mod pipeline;
 mod proof;
 mod proxy;
 mod resume;
 mod retry_after;
+mod two_pass;
 mod verified;
 
 pub use budget::{Backoff, Budget};
 pub use buffer::{ALIGNMENT, BLOCK, Block, MAX_HELD};
-pub use codec::{Codec, WINDOW_CAP};
+pub use codec::{Codec, Purpose, WINDOW_CAP};
 pub use fetch::{ClientCertificate, FetchOptions, Fetcher};
 pub use image::{Counters, ImageRequest, ImageStream};
 pub use location::{HttpUrl, Location};

@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 
 use super::buffer::{BLOCK, BLOCKS, CHUNK, CHUNKS, Pool, Slab};
 use super::cancel::Cancel;
-use super::codec::{self, Chunks, Codec, Decoder, WINDOW_CAP, Way};
+use super::codec::{self, Chunks, Codec, Decoder, Purpose, WINDOW_CAP, Way};
 use super::digest::{self, Item};
 use super::download::Download;
 use super::proof::{SignedBy, Verifier};
@@ -35,8 +35,9 @@ use crate::units::{Bytes, Digest, HashAlgorithm};
 pub(super) struct Shared {
     /// How messages name the download.
     pub(super) what: String,
+    pub(super) purpose: Purpose,
     cancel: Cancel,
-    blocks: Pool,
+    pub(super) blocks: Pool,
     chunks: Pool,
     /// The first failure; those that follow from it are not recorded.
     fault: Mutex<Option<Failure>>,
@@ -44,9 +45,10 @@ pub(super) struct Shared {
 
 impl Shared {
     /// `blocks`: how many blocks of decoded content may exist.
-    pub(super) fn new(what: String, cancel: Cancel, blocks: usize) -> Shared {
+    pub(super) fn new(what: String, purpose: Purpose, cancel: Cancel, blocks: usize) -> Shared {
         Shared {
             what,
+            purpose,
             cancel,
             blocks: Pool::new(BLOCK, blocks),
             chunks: Pool::new(CHUNK, CHUNKS),
@@ -54,7 +56,8 @@ impl Shared {
         }
     }
 
-    fn fail(&self, failure: Failure) {
+    /// Records why the stream ends early.
+    pub(super) fn fail(&self, failure: Failure) {
         self.fault
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -84,7 +87,8 @@ impl Shared {
 /// The threads. Each returns nothing when it was cut off.
 #[derive(Debug)]
 pub(super) struct Threads {
-    fetch: JoinHandle<Option<u64>>,
+    /// None where another thread fetches while it decodes.
+    fetch: Option<JoinHandle<Option<u64>>>,
     decode: Option<JoinHandle<Option<u64>>>,
     download: Vec<JoinHandle<Option<Digest>>>,
     content: Vec<JoinHandle<Option<Digest>>>,
@@ -169,11 +173,34 @@ impl Threads {
             fetch(&here, download, &head, pool, from_fetch)
         })?;
         let threads = Threads {
-            fetch,
+            fetch: Some(fetch),
             decode,
             download: download_hashes,
             content: content_hashes,
             signature,
+        };
+        Ok((threads, output))
+    }
+
+    /// Starts one thread that makes content out of what it fetches itself, and hashes beside it.
+    pub(super) fn produce(
+        shared: &Arc<Shared>,
+        name: &str,
+        declared_content: Option<HashAlgorithm>,
+        work: impl FnOnce(&Shared, Outlets) -> Option<u64> + Send + 'static,
+    ) -> Result<(Threads, Receiver<Item>)> {
+        let of_content: Vec<HashAlgorithm> = declared_content.into_iter().collect();
+        let (content, mut outlets) = hashes(shared, &of_content, "ir-hash-content")?;
+        let (to_consumer, output) = sync_channel(BLOCKS + 1);
+        outlets.0.push(to_consumer);
+        let here = Arc::clone(shared);
+        let decode = spawn(name, move || work(&here, outlets))?;
+        let threads = Threads {
+            fetch: None,
+            decode: Some(decode),
+            download: Vec::new(),
+            content,
+            signature: None,
         };
         Ok((threads, output))
     }
@@ -188,7 +215,7 @@ impl Threads {
         fn one<T>(handle: JoinHandle<Option<T>>) -> Option<T> {
             handle.join().ok().flatten()
         }
-        let received = one(self.fetch);
+        let received = self.fetch.map_or(Some(0), one);
         let decoded = self.decode.map(one);
         let download = all(self.download);
         let content = all(self.content);
@@ -214,17 +241,18 @@ impl Threads {
 }
 
 /// The channels that a stage fills, all with the same.
-struct Outlets(Vec<SyncSender<Item>>);
+pub(super) struct Outlets(Vec<SyncSender<Item>>);
 
 impl Outlets {
     /// `None` when somebody does not listen any more.
-    fn send(&self, slab: &Slab) -> Option<()> {
+    pub(super) fn send(&self, slab: &Slab) -> Option<()> {
         self.0
             .iter()
             .try_for_each(|outlet| outlet.send(Item::Data(slab.clone())).ok())
     }
 
-    fn end(self) -> Option<()> {
+    /// All was sent.
+    pub(super) fn end(self) -> Option<()> {
         self.0
             .iter()
             .try_for_each(|outlet| outlet.send(Item::End).ok())
@@ -334,7 +362,7 @@ fn decode(
                 let text = format!("the content of {} is empty", shared.what);
                 Err(Failure::new(Class::Integrity, text))
             } else {
-                codec::check_content(&shared.what, start)
+                codec::check_content(&shared.what, start, shared.purpose)
             };
             if let Err(failure) = judged {
                 shared.fail(failure);

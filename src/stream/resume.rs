@@ -59,6 +59,18 @@ pub(super) struct Wanted {
     pub(super) validator: Option<Validator>,
     /// A declared digest will prove the bytes, whoever sent them.
     pub(super) anchored: bool,
+    /// A part is wanted, not a rest: the whole file in its place is of no use.
+    pub(super) random: bool,
+}
+
+/// Whose fault it is when a file changes under way: where its first version was proven already, it is no
+/// longer what it should be; otherwise one version may still be fetched whole.
+pub(super) fn class_of_change(random: bool) -> Class {
+    if random {
+        Class::Integrity
+    } else {
+        Class::Network
+    }
 }
 
 /// What to do with a response's body.
@@ -90,11 +102,14 @@ pub(super) fn judge(
 ) -> Result<Verdict> {
     let broken = |text: String| Failure::new(Class::Network, format!("{what}: {text}")).permanent();
     let changed = |how: String| {
-        broken(format!(
-            "the file changed while downloading, after {} bytes: {how}",
+        let text = format!(
+            "{what}: the file changed while downloading, after {} bytes: {how}",
             wanted.offset
-        ))
-        .hint("start again; publish an image under a new name instead of overwriting it")
+        );
+        let class = class_of_change(wanted.random);
+        Failure::new(class, text)
+            .permanent()
+            .hint("start again; publish an image under a new name instead of overwriting it")
     };
     if let Some(coding) = content_coding(headers) {
         return Err(broken(format!(
@@ -107,6 +122,11 @@ pub(super) fn judge(
             skip: 0,
             total: length,
         }),
+        StatusCode::OK if wanted.random => Err(broken(format!(
+            "the server does not give parts of a file: asked for the bytes from {} on, got it from its start",
+            wanted.offset
+        ))
+        .hint("qcow2 is read in two passes, the second by Range requests: let the server answer them, or publish a raw image")),
         StatusCode::OK => {
             // The server ignored the range, or If-Range told it that the file changed.
             let same = wanted.validator.as_ref().and_then(|v| v.matches(headers));
@@ -274,6 +294,7 @@ mod tests {
             total,
             validator: etag.and_then(|e| Validator::of(&map(&[("etag", e)]))),
             anchored: false,
+            random: false,
         }
     }
 

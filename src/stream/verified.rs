@@ -43,6 +43,26 @@ impl Verified {
         self.signed_by.as_ref()
     }
 
+    /// The same, after the content was taken out of the download in a second pass.
+    pub(super) fn with_content(
+        self,
+        what: &str,
+        length: u64,
+        content: Vec<Digest>,
+        declared: Option<&Digest>,
+    ) -> Result<Verified> {
+        if let Some(declared) = declared {
+            let demand = (declared, "declared");
+            check(what, "decoded content", demand, &content, &self.download)?;
+        }
+        Ok(Verified {
+            content_length: Bytes(length),
+            content,
+            proven: self.proven || declared.is_some(),
+            ..self
+        })
+    }
+
     /// Whether a digest or a signature was among what was checked.
     pub fn is_proven(&self) -> bool {
         self.proven

@@ -2,6 +2,7 @@
 //! the man page or kernel header it follows.
 #![allow(unsafe_code)]
 
+pub mod beneath;
 pub mod block;
 pub mod clock;
 pub mod detached;
@@ -13,5 +14,7 @@ pub mod mount;
 pub mod packet;
 pub mod power;
 pub mod rtnetlink;
+pub mod swap;
 pub mod tool;
 pub mod uevent;
+pub mod xattr;

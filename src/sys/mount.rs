@@ -147,6 +147,39 @@ pub fn set_flags(target: &Path, flags: Flags) -> Result<()> {
     })
 }
 
+/// Sets how much the tmpfs at `target` may hold; its mount flags stay. What is there already must fit.
+pub fn resize(target: &Path, size: crate::units::Bytes) -> Result<()> {
+    let page = super::swap::page_size();
+    let size = size.0.div_ceil(page).saturating_mul(page);
+    let flags = at(&mounted().unwrap_or_default(), target)
+        .map_or(Flags::empty(), |entry| flags_of(&entry.options));
+    mount(
+        None::<&str>,
+        target,
+        None::<&str>,
+        Flags::MS_REMOUNT | flags,
+        Some(format!("size={size}").as_str()),
+    )
+    .context(Class::Media, || {
+        format!("setting the size of {} to {size} bytes", target.display())
+    })
+}
+
+/// The flags that mountinfo shows of a mount, as far as mount(2) would clear them.
+fn flags_of(options: &str) -> Flags {
+    options.split(',').fold(Flags::empty(), |all, option| {
+        all | match option {
+            "ro" => Flags::MS_RDONLY,
+            "nosuid" => Flags::MS_NOSUID,
+            "nodev" => Flags::MS_NODEV,
+            "noexec" => Flags::MS_NOEXEC,
+            "noatime" => Flags::MS_NOATIME,
+            "relatime" => Flags::MS_RELATIME,
+            _ => Flags::empty(),
+        }
+    })
+}
+
 /// Moves the mount at `from`, with all that is mounted below it, to `to`.
 pub fn shift(from: &Path, to: &Path) -> Result<()> {
     mount(Some(from), to, None::<&str>, Flags::MS_MOVE, None::<&str>).context(Class::Media, || {

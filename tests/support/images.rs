@@ -158,7 +158,7 @@ pub fn apart(codec: Codec, content: &[u8], size: usize) -> Vec<u8> {
             w.write_all(content).expect("memory");
             w.finish().expect("memory")
         }
-        Codec::Raw | Codec::Bzip2 | Codec::Lz4 => unreachable!(),
+        Codec::Raw | Codec::Bzip2 | Codec::Lz4 | Codec::Qcow2 => unreachable!(),
     }
 }
 

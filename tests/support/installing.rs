@@ -10,5 +10,7 @@
 pub mod disk_image;
 pub mod fault_server;
 pub mod loop_device;
+pub mod nginx;
 pub mod program;
+pub mod qcow2;
 pub mod verdict;

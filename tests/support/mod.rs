@@ -10,3 +10,4 @@
 pub mod fault_server;
 pub mod images;
 pub mod proxy;
+pub mod qcow2;

@@ -15,6 +15,7 @@ pub mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use nix::libc;
@@ -98,6 +99,23 @@ impl Loader {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<String>> {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Loads the module `name` where it is neither loaded nor built in, for what no kernel asks for by itself. Fails
+/// silently: whoever needs it says better what is missing.
+pub fn want(name: &str) {
+    if Path::new("/sys/module").join(name).exists() {
+        return;
+    }
+    let version = nix::sys::utsname::uname()
+        .map(|names| names.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
+    if let Some(tree) = Tree::load(Path::new("/"), &version) {
+        let outcome = Loader::new(tree, Settings::of(&super::cmdline())).request(name);
+        for line in &outcome.failed {
+            log::warn!("{line}");
+        }
     }
 }
 

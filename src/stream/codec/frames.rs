@@ -76,7 +76,7 @@ impl Plan {
                 let each = usize::try_from(window).ok()?.checked_add(512 << 10)?;
                 (Framing::Zstd { window }, each)
             }
-            Codec::Raw | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => return None,
+            Codec::Raw | Codec::Xz | Codec::Bzip2 | Codec::Lz4 | Codec::Qcow2 => return None,
         };
         // Half of the memory is for what they decode: helpers without room for it would only wait.
         let affordable = u32::try_from((AHEAD / 2).checked_div(each)?).ok()?;

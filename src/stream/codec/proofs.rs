@@ -21,7 +21,7 @@ const CHECKED: [Codec; 4] = [Codec::Gzip, Codec::Xz, Codec::Bzip2, Codec::Lz4];
 
 fn pack(codec: Codec, content: &[u8]) -> Vec<u8> {
     match codec {
-        Codec::Raw => content.to_vec(),
+        Codec::Raw | Codec::Qcow2 => content.to_vec(),
         Codec::Gzip => {
             let mut w = flate2::GzBuilder::new()
                 .filename("disk.raw")
@@ -85,7 +85,9 @@ fn pack_apart(codec: Codec, content: &[u8], size: usize) -> Vec<u8> {
             w.write_all(content).unwrap();
             w.finish().unwrap()
         }
-        Codec::Raw | Codec::Bzip2 | Codec::Lz4 => pieces.flat_map(|p| pack(codec, p)).collect(),
+        Codec::Raw | Codec::Bzip2 | Codec::Lz4 | Codec::Qcow2 => {
+            pieces.flat_map(|p| pack(codec, p)).collect()
+        }
     }
 }
 
@@ -106,7 +108,7 @@ fn plan(codec: Codec) -> Option<Plan> {
     let framing = match codec {
         Codec::Gzip => Framing::Gzip,
         Codec::Zstd => Framing::Zstd { window: 1 << 20 },
-        Codec::Raw | Codec::Xz | Codec::Bzip2 | Codec::Lz4 => return None,
+        Codec::Raw | Codec::Xz | Codec::Bzip2 | Codec::Lz4 | Codec::Qcow2 => return None,
     };
     let grain = Grain {
         enough: 100,
@@ -451,7 +453,12 @@ fn lz4_frames_of_every_kind() {
         assert!(whole(Codec::Lz4, &frame).unwrap() == content);
         let several = [skip, &frame[..], skip, &frame, skip].concat();
         assert!(whole(Codec::Lz4, &several).unwrap() == [&content[..], &content].concat());
-        assert_eq!(sniff("x", &several).unwrap().codec, Codec::Lz4);
+        assert_eq!(
+            sniff("x", &several, crate::stream::Purpose::Disk)
+                .unwrap()
+                .codec,
+            Codec::Lz4
+        );
         // Without its end mark and checksum, and without the latter only.
         for missing in [8, 4] {
             let failure = whole(Codec::Lz4, &frame[..frame.len() - missing]).unwrap_err();

@@ -1,9 +1,10 @@
-//! Which blob of an image is the disk: index, manifest and media types (OCI image specification 1.1; the
+//! Which layers of an image are the disk or the root: index, manifest and media types (OCI image specification 1.1; the
 //! IronCore types by ironcore-image's OCI-SPEC.md).
 
 use serde::Deserialize;
 
 use crate::error::printable;
+use crate::stream::codec::Purpose;
 use crate::units::Digest;
 
 /// What an Accept header asks for, and what is understood.
@@ -20,6 +21,25 @@ const DISKS: [&str; 3] = [
     "application/vnd.ironcore.image.disk.img",
     "application/vnd.ironcore.image.rootfs.v1alpha1.rootfs",
 ];
+
+/// Layers that are a root as a file system. Current, then legacy.
+const ROOTS: [&str; 3] = [
+    "application/vnd.ironcore.image.squashfs",
+    "application/vnd.ironcore.image.squashfs.v1alpha1.squashfs",
+    "application/io.gardenlinux.squashfs",
+];
+
+/// Layers that are a part of a tree: each changes what those before it made.
+const TREES: [&str; 2] = [
+    "application/vnd.oci.image.layer.v1.tar",
+    "application/vnd.docker.image.rootfs.diff.tar",
+];
+
+/// Docker's own types spell the suffix with a dot.
+const TREE_SUFFIXES: [&str; 5] = ["", "+gzip", "+zstd", ".gzip", ".zstd"];
+
+/// More layers than any builder makes.
+const MOST_LAYERS: usize = 512;
 
 /// Compression is found by the first bytes, so that a suffix only has to be known.
 const SUFFIXES: [&str; 4] = ["", "+gzip", "+zstd", "+xz"];
@@ -54,12 +74,12 @@ struct Platform {
 pub(super) enum Next {
     /// The manifest for this machine.
     Manifest(Digest),
-    /// The disk.
-    Blob(Digest),
+    /// The layers, in the order in which they are taken; one but for a tree.
+    Layers(Vec<Digest>),
 }
 
 /// Reads an index or a manifest. `arch` is as `uname -m` has it.
-pub(super) fn read(text: &[u8], arch: &str) -> Result<Next, String> {
+pub(super) fn read(text: &[u8], arch: &str, purpose: Purpose) -> Result<Next, String> {
     let document: Document =
         serde_json::from_slice(text).map_err(|e| format!("it is no index and no manifest: {e}"))?;
     let is_index = document
@@ -71,7 +91,11 @@ pub(super) fn read(text: &[u8], arch: &str) -> Result<Next, String> {
         (Some(_), Some(_)) => Err("it is an index and a manifest at once".to_owned()),
         (Some(manifests), None) => for_machine(&manifests, arch).map(Next::Manifest),
         (None, Some(_)) if is_index => Err("its media type is not that of its content".to_owned()),
-        (None, Some(layers)) => disk(&layers).map(Next::Blob),
+        (None, Some(layers)) => match purpose {
+            Purpose::Disk => disk(&layers).map(|digest| vec![digest]),
+            Purpose::Root => root(&layers),
+        }
+        .map(Next::Layers),
         (None, None) => Err("it is no index and no manifest".to_owned()),
     }
 }
@@ -117,36 +141,74 @@ fn for_machine(manifests: &[Entry], arch: &str) -> Result<Digest, String> {
     parse_digest(&found.digest)
 }
 
-fn disk(layers: &[Entry]) -> Result<Digest, String> {
-    let kind = |entry: &Entry| entry.media_type.clone().unwrap_or_default();
-    let is_disk = |kind: &str| {
-        DISKS.iter().any(|disk| {
-            kind.strip_prefix(disk)
-                .is_some_and(|suffix| SUFFIXES.contains(&suffix))
+fn kind(entry: &Entry) -> &str {
+    entry.media_type.as_deref().unwrap_or_default()
+}
+
+/// Those of `layers` whose type is one of `types` with one of `suffixes`.
+fn of_type<'a>(layers: &'a [Entry], types: &[&str], suffixes: &[&str]) -> Vec<&'a Entry> {
+    let fits = |entry: &&Entry| {
+        types.iter().any(|t| {
+            kind(entry)
+                .strip_prefix(t)
+                .is_some_and(|suffix| suffixes.contains(&suffix))
         })
     };
-    let disks: Vec<&Entry> = layers.iter().filter(|e| is_disk(&kind(e))).collect();
-    match disks.as_slice() {
+    layers.iter().filter(fits).collect()
+}
+
+fn shown(layers: &[Entry]) -> String {
+    let kinds: Vec<String> = layers
+        .iter()
+        .take(QUOTED)
+        .map(|e| printable(kind(e)))
+        .collect();
+    kinds.join(", ")
+}
+
+fn disk(layers: &[Entry]) -> Result<Digest, String> {
+    match of_type(layers, &DISKS, &SUFFIXES).as_slice() {
         [one] => return parse_digest(&one.digest),
         [] => {}
         _ => return Err("it has more than one disk".to_owned()),
     }
-    let kinds: Vec<String> = layers
-        .iter()
-        .take(QUOTED)
-        .map(|e| printable(&kind(e)))
-        .collect();
-    let why = if kinds.iter().any(|k| k.contains(".disk.qcow2")) {
+    let why = if layers.iter().any(|e| kind(e).contains(".disk.qcow2")) {
         "a qcow2 disk is not supported in this version"
-    } else if kinds
-        .iter()
-        .any(|k| k.contains(".layer.v1.tar") || k.contains(".rootfs.diff.tar"))
-    {
-        "a tree of files (tar layers) is not supported in this version"
+    } else if !of_type(layers, &TREES, &TREE_SUFFIXES).is_empty() {
+        "a tree of files (tar layers) is not supported for a disk in this version"
     } else {
         "none of its layers is a disk"
     };
-    Err(format!("{why}; its layers are: {}", kinds.join(", ")))
+    Err(format!("{why}; its layers are: {}", shown(layers)))
+}
+
+/// A file system before a disk before a tree: images for machines carry several forms of one system.
+fn root(layers: &[Entry]) -> Result<Vec<Digest>, String> {
+    for types in [&ROOTS[..], &DISKS] {
+        match of_type(layers, types, &SUFFIXES).as_slice() {
+            [one] => return parse_digest(&one.digest).map(|digest| vec![digest]),
+            [] => {}
+            _ => return Err("it has more than one root".to_owned()),
+        }
+    }
+    let tree = of_type(layers, &TREES, &TREE_SUFFIXES);
+    if tree.is_empty() {
+        return Err(format!(
+            "none of its layers is a root; its layers are: {}",
+            shown(layers)
+        ));
+    }
+    // Half of a tree is no tree.
+    if tree.len() < layers.len() {
+        return Err(format!(
+            "not all of its layers are parts of a tree: {}",
+            shown(layers)
+        ));
+    }
+    if tree.len() > MOST_LAYERS {
+        return Err(format!("it has {} layers", tree.len()));
+    }
+    tree.iter().map(|e| parse_digest(&e.digest)).collect()
 }
 
 fn parse_digest(text: &str) -> Result<Digest, String> {
@@ -172,7 +234,7 @@ mod tests {
 
     fn manifest(layers: &[String]) -> Result<Next, String> {
         let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
-        read(text.as_bytes(), "x86_64")
+        read(text.as_bytes(), "x86_64", Purpose::Disk)
     }
 
     #[test]
@@ -185,7 +247,11 @@ mod tests {
         ] {
             let other = layer("application/vnd.ironcore.image.kernel", "b");
             let next = manifest(&[other, layer(kind, "a")]).unwrap();
-            assert_eq!(next, Next::Blob(digest("a").parse().unwrap()), "{kind}");
+            assert_eq!(
+                next,
+                Next::Layers(vec![digest("a").parse().unwrap()]),
+                "{kind}"
+            );
         }
     }
 
@@ -209,8 +275,44 @@ mod tests {
                 .contains("more than one")
         );
         for text in ["", "{}", "[]", r#"{"layers":[],"manifests":[]}"#, "<html>"] {
-            assert!(read(text.as_bytes(), "x86_64").is_err(), "{text}");
+            assert!(
+                read(text.as_bytes(), "x86_64", Purpose::Disk).is_err(),
+                "{text}"
+            );
         }
+    }
+
+    #[test]
+    fn a_root_is_a_file_system_or_a_disk_or_all_layers_of_a_tree() {
+        let root = |layers: &[String]| {
+            let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
+            read(text.as_bytes(), "x86_64", Purpose::Root)
+        };
+        let found = |all: &[&str]| {
+            let all = all.iter().map(|c| digest(c).parse().unwrap()).collect();
+            Ok(Next::Layers(all))
+        };
+        let squashfs = layer("application/vnd.ironcore.image.squashfs", "a");
+        let kernel = layer("application/vnd.ironcore.image.kernel", "b");
+        let disk = layer("application/vnd.ironcore.image.rootfs", "c");
+        let one = layer("application/vnd.oci.image.layer.v1.tar+gzip", "d");
+        let two = layer("application/vnd.docker.image.rootfs.diff.tar.gzip", "e");
+        assert_eq!(
+            root(&[kernel.clone(), disk.clone(), squashfs]),
+            found(&["a"])
+        );
+        assert_eq!(root(&[disk, kernel.clone()]), found(&["c"]));
+        assert_eq!(root(&[one.clone(), two.clone()]), found(&["d", "e"]));
+        assert!(
+            root(&[one, kernel.clone(), two])
+                .unwrap_err()
+                .contains("not all")
+        );
+        assert!(
+            root(&[kernel])
+                .unwrap_err()
+                .contains("none of its layers is a root")
+        );
     }
 
     #[test]
@@ -229,10 +331,10 @@ mod tests {
         ];
         let text = format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, all.join(","));
         for (arch, c) in [("x86_64", "2"), ("aarch64", "3")] {
-            let next = read(text.as_bytes(), arch).unwrap();
+            let next = read(text.as_bytes(), arch, Purpose::Disk).unwrap();
             assert_eq!(next, Next::Manifest(digest(c).parse().unwrap()));
         }
-        let failure = read(text.as_bytes(), "riscv64").unwrap_err();
+        let failure = read(text.as_bytes(), "riscv64", Purpose::Disk).unwrap_err();
         assert!(
             failure.contains("linux on riscv64") && failure.contains("arm64"),
             "{failure}"
@@ -242,7 +344,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = read(&bytes, "x86_64");
+            let _ = read(&bytes, "x86_64", Purpose::Root);
         }
     }
 }

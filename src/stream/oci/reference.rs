@@ -16,6 +16,8 @@ pub struct OciReference {
     digest: Option<Digest>,
     /// Spoken to without TLS.
     plain_http: bool,
+    /// One layer of the image, where only that is meant.
+    layer: Option<Digest>,
 }
 
 impl OciReference {
@@ -26,9 +28,37 @@ impl OciReference {
         self
     }
 
+    /// One layer of this image.
+    pub(super) fn of_layer(&self, digest: &Digest) -> OciReference {
+        OciReference {
+            layer: Some(digest.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The layer, where only that is meant.
+    pub(super) fn layer(&self) -> Option<&Digest> {
+        self.layer.as_ref()
+    }
+
+    /// The same as a mirror of `image`: a digest that one of them names holds for it. Fails where both name
+    /// one and they differ.
+    pub fn as_mirror_of(mut self, image: &OciReference) -> Result<OciReference, &'static str> {
+        match (&self.digest, &image.digest) {
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                Err("it names another digest than `image.url`")
+            }
+            (Some(_), _) => Ok(self),
+            (None, _) => {
+                self.digest.clone_from(&image.digest);
+                Ok(self)
+            }
+        }
+    }
+
     /// Whether somebody on the way could exchange what is meant.
     pub(in crate::stream) fn is_open_to_change(&self) -> bool {
-        self.plain_http && self.digest.is_none()
+        self.plain_http && self.digest.is_none() && self.layer.is_none()
     }
 
     pub(super) fn registry(&self) -> &str {
@@ -116,6 +146,7 @@ impl FromStr for OciReference {
             tag,
             digest,
             plain_http: false,
+            layer: None,
         };
         match reference.base() {
             Some(_) => Ok(reference),
@@ -130,8 +161,11 @@ impl fmt::Display for OciReference {
         if let Some(tag) = &self.tag {
             write!(f, ":{tag}")?;
         }
-        match &self.digest {
-            Some(digest) => write!(f, "@{digest}"),
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        match &self.layer {
+            Some(digest) => write!(f, " layer {digest}"),
             None => Ok(()),
         }
     }

@@ -1,0 +1,148 @@
+//! `ironroot initrd`: the helper of another initrd's PID 1, which did the bring-up and switches the root itself.
+//! It never parks, powers off or reboots because of a failure: that is the initrd's own business.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+
+use super::flags::Common;
+use super::{conclude, start};
+use crate::config::words;
+use crate::error::{Class, Failure, Result, chain};
+use crate::init::console::EVENTS;
+use crate::init::{self, mounts};
+use crate::plan::Handoff;
+use crate::report::{Event, Reporter, Sink, console, jsonl};
+use crate::run::flow::{self, Entrance, Role};
+use crate::sys::mount;
+use crate::sys::power::{self, Off};
+
+/// A machine that waits says so now and then.
+const REMINDER: Duration = Duration::from_secs(600);
+
+/// The whole command.
+pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
+    let cmdline = init::cmdline();
+    if common.config.is_none() && !words::are_for_us(&cmdline) {
+        // An installed system whose own initrd carries this program boots undelayed.
+        println!("ironroot: nothing on the kernel command line asks for it");
+        return ExitCode::SUCCESS;
+    }
+    if cmdline.has("ironroot.skip") {
+        println!("ironroot: ironroot.skip is on the kernel command line");
+        return ExitCode::SUCCESS;
+    }
+    let reporter = reporter(json);
+    start(&reporter, "initrd");
+    end_with_reason(sysroot, &reporter);
+    let mut entrance = Entrance {
+        role: Role::Initrd,
+        cmdline: &cmdline,
+        config: common.config.as_deref(),
+        amend: None,
+        allow_file: false,
+        retry_for: common.retry_for,
+        wait: common.wait,
+        network: None,
+        root: Path::new("/"),
+        sysroot,
+        stop_after: common.stop_after,
+    };
+    let outcome = flow::carry_out(&mut entrance, &reporter);
+    let outcome = outcome.and_then(|handoff| carry_out(handoff, &reporter));
+    conclude(outcome, &reporter, |handoff| match handoff {
+        Handoff::Sysroot { root } | Handoff::SwitchRoot { root, .. } => {
+            format!("done: the new root is ready at {}", root.display())
+        }
+        Handoff::Reboot | Handoff::PowerOff => {
+            "done; this is no initrd, so the machine stays up".to_owned()
+        }
+        Handoff::Park { reason } => format!("done: {reason}"),
+    })
+}
+
+/// People's lines on stderr, which the initrd brings to console and journal; events where the new system finds
+/// them.
+fn reporter(json: bool) -> Reporter {
+    let mut sinks = vec![Sink::Console(console::Console::new(vec![Box::new(
+        std::io::stderr(),
+    )]))];
+    if json {
+        let lines = jsonl::JsonLines::new(Box::new(std::io::stdout()));
+        sinks.push(Sink::JsonLines(lines));
+    }
+    let events = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(mounts::RUN)
+        .and_then(|()| {
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .mode(0o600)
+                .open(EVENTS)
+        });
+    if let Ok(events) = events {
+        sinks.push(Sink::JsonLines(jsonl::JsonLines::new(Box::new(events))));
+    }
+    Reporter::new(sinks)
+}
+
+/// What `then` says, where this is an initrd: on a running Linux nothing restarts.
+fn carry_out(handoff: Handoff, reporter: &Reporter) -> Result<Handoff> {
+    if !Path::new("/etc/initrd-release").exists() {
+        return Ok(handoff);
+    }
+    let off = match &handoff {
+        Handoff::Reboot => Off::Restart,
+        Handoff::PowerOff => Off::PowerOff,
+        Handoff::Park { reason } => loop {
+            reporter.info(format!("parked: {reason}"));
+            std::thread::sleep(REMINDER);
+        },
+        Handoff::Sysroot { .. } | Handoff::SwitchRoot { .. } => return Ok(handoff),
+    };
+    reporter.info(match off {
+        Off::Restart => "done: the machine restarts now",
+        Off::PowerOff => "done: the machine goes off now",
+    });
+    let error = power::go(off);
+    Err(Failure::new(Class::Handover, "taking the machine down").caused_by(error))
+}
+
+/// A PID 1 that ends this program (a time-out, a shutdown) gets a reason on the console and no half-made root.
+/// To be called before any other thread starts: they inherit that the signals are blocked.
+fn end_with_reason(sysroot: &Path, reporter: &Reporter) {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    if let Err(error) = set.thread_block() {
+        reporter.warn(format!("signals cannot be heard: {error}"));
+        return;
+    }
+    let (sysroot, reporter) = (sysroot.to_owned(), reporter.clone());
+    let thread = std::thread::Builder::new().spawn(move || {
+        let Ok(signal) = set.wait() else { return };
+        let failure = Failure::new(Class::Handover, format!("ended by {signal} while at work"))
+            .hint("the initrd's PID 1 ended it: see its log for why (a time-out of the unit, a shutdown)");
+        reporter.emit(Event::Failed {
+            class: failure.class(),
+            exit_code: failure.class().exit_code(),
+            step: None,
+            error: chain(&failure),
+            next: failure.next().to_owned(),
+        });
+        let mounted = mount::mounted().unwrap_or_default();
+        for entry in mounted.iter().rev() {
+            if entry.target.starts_with(&sysroot) || entry.target.starts_with(mounts::RUN) {
+                let _ = mount::detach_lazily(&entry.target);
+            }
+        }
+        std::process::exit(i32::from(failure.class().exit_code()));
+    });
+    drop(thread);
+}

@@ -1,0 +1,277 @@
+//! What a boot config means: no text that is a URL, no key that is not carried out. Every problem is
+//! reported with its JSON path; what this version does not do is refused by name, never ignored.
+
+mod image;
+mod memory;
+mod unsupported;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use image::{ClientCertificate, Image, Signature, Text};
+pub use memory::{MemorySession, Verity};
+
+use super::parse::Problem;
+use super::wire;
+use crate::stream::{HttpUrl, Location, Proxies};
+
+/// What is wanted.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `metadata.name`.
+    pub name: Option<String>,
+    /// `metadata.claim`.
+    pub claim: String,
+    /// `metadata.generation`.
+    pub generation: u64,
+    /// `bootPolicy`.
+    pub policy: wire::BootPolicy,
+    /// What to do.
+    pub goal: Goal,
+    /// PEM certificates for every fetch.
+    pub ca: Vec<String>,
+    /// Proxies for every fetch; `None`: those of command line and environment.
+    pub proxies: Option<Proxies>,
+    /// Who is told.
+    pub report: Report,
+    /// What happens after success.
+    pub then: Then,
+    /// How long network errors are retried without progress; `None`: the default of the place.
+    pub retry_for: Option<Duration>,
+    /// What PID 1 does after a failure.
+    pub on_failure: wire::OnFailureThen,
+    /// How long missing disks are waited for; `None`: the default of the place.
+    pub wait: Option<Duration>,
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub enum Goal {
+    /// Touch nothing: only under [`wire::BootPolicy::None`].
+    Nothing,
+    /// Install on a disk.
+    Disk(DiskInstall),
+    /// Run from memory.
+    Memory(MemorySession),
+}
+
+impl Request {
+    /// The image, where one is needed.
+    pub fn image(&self) -> Option<&Image> {
+        match &self.goal {
+            Goal::Nothing => None,
+            Goal::Disk(install) => Some(&install.image),
+            Goal::Memory(session) => Some(&session.image),
+        }
+    }
+
+    /// The installation, where one is wanted.
+    pub fn disk(&self) -> Option<&DiskInstall> {
+        match &self.goal {
+            Goal::Disk(install) => Some(install),
+            Goal::Nothing | Goal::Memory(_) => None,
+        }
+    }
+}
+
+/// Install an image on a disk.
+#[derive(Clone, Debug)]
+pub struct DiskInstall {
+    /// The image.
+    pub image: Image,
+    /// Which disks are allowed.
+    pub select: wire::Select,
+    /// What to do when several are.
+    pub pick: wire::Pick,
+    /// What may be erased.
+    pub overwrite: wire::Overwrite,
+    /// Whether the disk carries its record.
+    pub record: wire::RecordPolicy,
+    /// Boot entries.
+    pub efi: wire::Efi,
+}
+
+/// Who is told.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The final status goes here.
+    pub url: Option<HttpUrl>,
+    /// Headers. They may be secrets.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What happens after success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Run the new system from here.
+    Boot,
+    /// Restart the machine.
+    Reboot,
+    /// Power off.
+    PowerOff,
+    /// Stay.
+    Park,
+}
+
+/// Collects problems.
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, path: &str, message: impl Into<String>) {
+        self.0.push(Problem {
+            path: path.to_owned(),
+            line: 0,
+            message: message.into(),
+        });
+    }
+
+    fn unsupported(&mut self, path: &str, given: bool) {
+        if given {
+            self.add(path, "not supported in this version");
+        }
+    }
+
+    fn location(&mut self, path: &str, text: &str) -> Option<Location> {
+        text.parse()
+            .map_err(|e: crate::error::Failure| self.add(path, crate::error::chain(&e)))
+            .ok()
+    }
+}
+
+/// The meaning of `config`, or every problem with it.
+pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
+    let mut problems = Problems(Vec::new());
+    unsupported::refuse(config, &mut problems);
+    let nothing = config.boot_policy == wire::BootPolicy::None;
+    let goal = match (nothing, &config.disk, &config.memory) {
+        (true, _, _) => Some(Goal::Nothing),
+        (false, Some(_), Some(_)) => {
+            problems.add(
+                "memory",
+                "both `disk` and `memory` are given: exactly one is needed",
+            );
+            None
+        }
+        (false, None, None) => {
+            problems.add("", "one of `disk` and `memory` is needed");
+            None
+        }
+        (false, Some(disk), None) => disk_install(config, disk, &mut problems).map(Goal::Disk),
+        (false, None, Some(memory)) => {
+            memory::read(config, memory, &mut problems).map(Goal::Memory)
+        }
+    };
+    for (i, pem) in config.ca.iter().enumerate() {
+        if !pem.contains("-----BEGIN CERTIFICATE-----") {
+            problems.add(&format!("ca[{i}]"), "not a certificate in PEM form");
+        }
+    }
+    if !nothing && config.image.is_none() {
+        problems.add("", "`image` is needed");
+    }
+    if config.metadata.claim.len() > 512 {
+        problems.add(
+            "metadata.claim",
+            "at most 512 bytes fit into the record of an installation",
+        );
+    }
+    let report = Report {
+        url: config
+            .report
+            .as_ref()
+            .and_then(|r| r.url.as_ref())
+            .and_then(|text| {
+                text.parse()
+                    .map_err(|e| problems.add("report.url", crate::error::chain(&e)))
+                    .ok()
+            }),
+        headers: config
+            .report
+            .iter()
+            .flat_map(|r| r.headers.clone())
+            .collect(),
+    };
+    let proxies = config.proxy.as_ref().and_then(|proxy| {
+        Proxies::new(
+            proxy.http.as_deref(),
+            proxy.https.as_deref(),
+            &proxy.no_proxy,
+        )
+        .map_err(|wrong| {
+            for (key, why) in wrong {
+                problems.add(&format!("proxy.{key}"), why);
+            }
+        })
+        .ok()
+    });
+    let then = then(config, &mut problems);
+    let goal = match goal {
+        Some(goal) if problems.0.is_empty() => goal,
+        _ => return Err(problems.0),
+    };
+    Ok(Request {
+        name: config.metadata.name.clone(),
+        claim: config.metadata.claim.clone(),
+        generation: config.metadata.generation.unwrap_or(1),
+        policy: config.boot_policy,
+        goal,
+        ca: config.ca.clone(),
+        proxies,
+        report,
+        then,
+        retry_for: config.on_failure.retry_for.map(|d| d.0),
+        on_failure: config.on_failure.then,
+        wait: config.wait.map(|d| d.0),
+    })
+}
+
+fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
+    let memory = config.memory.is_some();
+    match (config.then, memory) {
+        (None | Some(wire::Then::Boot), true) => Then::Boot,
+        (None | Some(wire::Then::Reboot), false) => Then::Reboot,
+        (Some(wire::Then::PowerOff), false) => Then::PowerOff,
+        (Some(wire::Then::Park), false) => Then::Park,
+        (Some(_), true) => {
+            problems.add(
+                "then",
+                "only Boot with `memory`: nothing else is left of it",
+            );
+            Then::Boot
+        }
+        (Some(wire::Then::Boot | wire::Then::Kexec), false) => {
+            problems.add(
+                "then",
+                "not supported in this version for `disk`: use Reboot, PowerOff or Park",
+            );
+            Then::Park
+        }
+    }
+}
+
+fn disk_install(
+    config: &wire::BootConfig,
+    disk: &wire::Disk,
+    problems: &mut Problems,
+) -> Option<DiskInstall> {
+    let always = config.boot_policy == wire::BootPolicy::NetworkBootAlways;
+    let default = if always {
+        wire::Overwrite::IfOurs
+    } else {
+        wire::Overwrite::IfBlank
+    };
+    let image = image::read(config.image.as_ref()?, problems)?;
+    if image.kind == wire::ImageKind::Tree {
+        problems.unsupported("image.kind", true);
+    }
+    Some(DiskInstall {
+        image,
+        select: disk.select.clone(),
+        pick: disk.pick,
+        overwrite: disk.overwrite.unwrap_or(default),
+        record: disk.record,
+        efi: disk.efi,
+    })
+}

@@ -1,0 +1,66 @@
+//! Every key that has a meaning and is not carried out yet.
+
+use super::{Problems, wire};
+
+/// Refuses them by name. The destructuring without `..` makes the compiler ask about each new key.
+pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
+    let wire::BootConfig {
+        api_version: _,
+        kind: _,
+        metadata: _,
+        boot_policy: _,
+        image: _,
+        disk,
+        memory: _,
+        preserve,
+        ignition,
+        network,
+        ca: _,
+        proxy: _,
+        report,
+        then: _,
+        on_failure: _,
+        wait: _,
+    } = config;
+    problems.unsupported("preserve", !preserve.is_empty());
+    problems.unsupported("ignition", ignition.is_some());
+    problems.unsupported("network", network.is_some());
+    if let Some(disk) = disk {
+        let wire::Disk {
+            select: _,
+            pick: _,
+            overwrite: _,
+            keep,
+            wipe,
+            grow,
+            record: _,
+            partitions,
+            table,
+            bootloader,
+            efi: _,
+            kernel_arguments,
+            files,
+        } = disk;
+        problems.unsupported("disk.keep", !keep.is_empty());
+        problems.unsupported("disk.wipe", *wipe != wire::Wipe::Signatures);
+        problems.unsupported("disk.grow", grow.is_some());
+        problems.unsupported("disk.partitions", !partitions.is_empty());
+        problems.unsupported("disk.table", table.is_some());
+        problems.unsupported("disk.bootloader", *bootloader != wire::Bootloader::Auto);
+        problems.unsupported(
+            "disk.kernelArguments",
+            *kernel_arguments != wire::KernelArguments::default(),
+        );
+        problems.unsupported("disk.files", !files.is_empty());
+    }
+    if let Some(report) = report {
+        let wire::Report {
+            url: _,
+            bootstate,
+            headers: _,
+            events,
+        } = report;
+        problems.unsupported("report.bootstate", bootstate.is_some());
+        problems.unsupported("report.events", *events);
+    }
+}

@@ -1,0 +1,424 @@
+//! A session from memory: the steps, and, once the image's head has been read, what it is, how it becomes a
+//! root and whether there is room.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::refusal::Refusal;
+use super::step::{Handoff, Step};
+use super::{Plan, identity};
+use crate::config::quantity::Amount;
+use crate::config::request::{MemorySession, Request};
+use crate::config::wire::{ImageKind, MemoryMethod};
+use crate::host::tables::{self, PartitionKind, Table, TablePartition};
+use crate::host::{Facts, Place};
+use crate::image::superblock::{self, FileSystem};
+use crate::units::{Bytes, MIB, SectorSize};
+
+/// Where the root of the session is made.
+pub const ROOT: &str = "/run/ironroot/root";
+
+/// What must stay free: the pipeline takes 64 MiB (invariant I7), and the new system has to start.
+const RESERVE: Bytes = Bytes(128 * MIB);
+
+/// The kernel's own default for a tmpfs: an inode for every two pages of memory.
+const BYTES_FOR_AN_INODE: u64 = 8192;
+
+/// Less is no room for any system.
+const SMALLEST_SIZE: Bytes = Bytes(16 * MIB);
+
+/// How much memory there is, and how much of it may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Room {
+    /// How much may be written: `memory.size`.
+    pub size: Bytes,
+    /// Whether the config says so itself.
+    pub explicit: bool,
+    /// How many files may be written.
+    pub inodes: u64,
+    /// What is available, less what must stay free.
+    pub available: Bytes,
+    /// All memory.
+    pub total: Bytes,
+    /// Whether pages are taken from all NUMA nodes in turn.
+    pub interleave: bool,
+}
+
+/// The steps of a session, or why it cannot be.
+pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Result<Plan, Refusal> {
+    let (place, handoff) = match &facts.place {
+        Place::Init => {
+            let root = PathBuf::from(ROOT);
+            let handoff = Handoff::SwitchRoot {
+                root: root.clone(),
+                init: facts.init.clone(),
+            };
+            (root, handoff)
+        }
+        Place::Initrd { sysroot } => {
+            let root = sysroot.clone();
+            (root.clone(), Handoff::Sysroot { root })
+        }
+        Place::Running => return Err(Refusal::NotInAnInitrd),
+    };
+    let room = room(session, facts)?;
+    let image = &session.image;
+    let mut steps = vec![
+        Step::OpenRoot {
+            locations: image.locations.iter().map(ToString::to_string).collect(),
+            digest: image.digest.clone(),
+            content_digest: image.content_digest.clone(),
+            kind: image.kind,
+            method: session.method,
+            room,
+        },
+        Step::LoadRoot,
+        Step::MountRoot {
+            place: place.clone(),
+            verity: session.verity.clone(),
+        },
+    ];
+    steps.extend(session.scratch.iter().map(|path| Step::Scratch {
+        path: path.clone(),
+        size: room.size,
+        inodes: room.inodes,
+    }));
+    if let Some(zram) = session.zram {
+        steps.push(Step::ZramSwap {
+            size: share(zram, room.total),
+        });
+    }
+    steps.push(Step::CheckRoot {
+        place,
+        init: facts.init.clone(),
+    });
+    steps.push(Step::Handoff(handoff));
+    Ok(Plan {
+        summary: format!("run {} from memory: no disk is written", image.name()),
+        identity: identity::identity(request, image),
+        steps,
+        notes: vec![],
+    })
+}
+
+fn share(amount: Amount, whole: Bytes) -> Bytes {
+    match amount {
+        Amount::Bytes(bytes) => bytes,
+        Amount::Percent(percent) => Bytes((whole.0 / 100).saturating_mul(u64::from(percent))),
+    }
+}
+
+fn room(session: &MemorySession, facts: &Facts) -> Result<Room, Refusal> {
+    let machine = &facts.machine;
+    let total = machine.memory_total;
+    let size = share(session.size.unwrap_or(Amount::Percent(50)), total);
+    let available = Bytes(machine.memory_available.0.saturating_sub(RESERVE.0));
+    let refuse = |what: &str, need, have| {
+        Err(Refusal::NoRoom {
+            what: what.to_owned(),
+            need,
+            have,
+            more: "give the machine more memory",
+        })
+    };
+    if size < SMALLEST_SIZE {
+        return Err(Refusal::NoRoom {
+            what: "any system".to_owned(),
+            need: SMALLEST_SIZE,
+            have: size,
+            more: "raise `memory.size`",
+        });
+    }
+    if available < SMALLEST_SIZE {
+        let need = Bytes(SMALLEST_SIZE.0.saturating_add(RESERVE.0));
+        return refuse("any system", need, machine.memory_available);
+    }
+    // What is declared needs no look at the image.
+    if let Some(declared) = session.image.content_size.or(session.image.size)
+        && declared > available
+    {
+        let need = Bytes(declared.0.saturating_add(RESERVE.0));
+        return refuse(
+            "the image, as it is declared,",
+            need,
+            machine.memory_available,
+        );
+    }
+    Ok(Room {
+        size,
+        explicit: session.size.is_some(),
+        inodes: session
+            .inodes
+            .unwrap_or((total.0 / BYTES_FOR_AN_INODE).max(1024)),
+        available,
+        total,
+        interleave: machine.numa_nodes > 1,
+    })
+}
+
+/// What an image is, by its head.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RootImage {
+    /// A file system.
+    FileSystem(FileSystem),
+    /// A whole disk, and the partition with the root.
+    Partition {
+        /// Its number.
+        number: u32,
+        /// Byte offset.
+        start: Bytes,
+        /// Size.
+        size: Bytes,
+    },
+    /// A tar archive.
+    Tar,
+}
+
+impl std::fmt::Display for RootImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RootImage::FileSystem(fs) => write!(f, "{fs}"),
+            RootImage::Partition { number, .. } => {
+                write!(f, "a disk, its root in partition {number}")
+            }
+            RootImage::Tar => f.write_str("a tar archive"),
+        }
+    }
+}
+
+/// How an image becomes a root, and the limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RootLayout {
+    /// What it is.
+    pub image: RootImage,
+    /// The image is kept as a file below an overlay, else unpacked.
+    pub overlay: bool,
+    /// The least that the content must have to be whole.
+    pub at_least: Bytes,
+    /// How much memory the image itself may take.
+    pub hold: Bytes,
+    /// How much may be written in the session; for an unpacked image, with the image.
+    pub size: Bytes,
+    /// What is worth a warning.
+    pub note: Option<String>,
+}
+
+/// What is known of an image before it has been read to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// The content's length, where it is certain.
+    pub exact: Option<Bytes>,
+    /// No less than this, by what headers declare.
+    pub at_least: Bytes,
+    /// What the config declares.
+    pub declared: Option<Bytes>,
+}
+
+/// What the image is that begins with `head`, and whether it fits. Nothing has been loaded when this refuses.
+pub fn adopt(
+    head: &[u8],
+    lengths: Lengths,
+    (kind, method): (ImageKind, MemoryMethod),
+    arch: &str,
+    room: &Room,
+) -> Result<RootLayout, Refusal> {
+    let image = identify(head, kind, arch)?;
+    let overlay = match (&image, method) {
+        (RootImage::Tar, MemoryMethod::Overlay) => {
+            return Err(Refusal::NotARoot {
+                why: "it is a tar archive, which cannot be mounted; `memory.method` is Overlay"
+                    .to_owned(),
+            });
+        }
+        (RootImage::Tar, MemoryMethod::Auto | MemoryMethod::Extract) => false,
+        (_, MemoryMethod::Auto | MemoryMethod::Overlay) => true,
+        (_, MemoryMethod::Extract) => {
+            return Err(Refusal::NotARoot {
+                why: format!(
+                    "it is {image}, which is not unpacked in this version; leave `memory.method` away"
+                ),
+            });
+        }
+    };
+    let own = match &image {
+        RootImage::FileSystem(fs) => fs.length().unwrap_or_default(),
+        RootImage::Partition { start, size, .. } => Bytes(start.0.saturating_add(size.0)),
+        RootImage::Tar => Bytes(0),
+    };
+    if let Some(exact) = lengths.exact
+        && own > exact
+    {
+        return Err(Refusal::NotARoot {
+            why: format!(
+                "it is cut short: {image} of {} bytes, and it has {}",
+                own.0, exact.0
+            ),
+        });
+    }
+    let content = lengths
+        .exact
+        .or(lengths.declared)
+        .unwrap_or_default()
+        .max(lengths.at_least)
+        .max(own);
+    let kept = match &image {
+        RootImage::Partition { size, .. } => *size,
+        RootImage::FileSystem(_) | RootImage::Tar => content,
+    };
+    let no_room = |need, have, more| {
+        Err(Refusal::NoRoom {
+            what: format!("the image ({image})"),
+            need,
+            have,
+            more,
+        })
+    };
+    // Holes of a disk image take no memory: what it really takes shows while it is loaded.
+    let sure = match &image {
+        RootImage::Partition { .. } | RootImage::FileSystem(FileSystem::Other { .. }) => Bytes(0),
+        RootImage::FileSystem(_) | RootImage::Tar => kept,
+    };
+    if sure > room.available {
+        return no_room(
+            Bytes(sure.0.saturating_add(RESERVE.0)),
+            Bytes(room.available.0.saturating_add(RESERVE.0)),
+            if overlay {
+                "give the machine more memory"
+            } else {
+                "give the machine more memory, or publish the image as squashfs or erofs, which takes about half"
+            },
+        );
+    }
+    if overlay {
+        let left = Bytes(room.available.0.saturating_sub(sure.0));
+        let tight = room.size > left;
+        let note = (tight && room.explicit).then(|| {
+            format!(
+                "`memory.size` allows {} to be written, and {} will be available beside the image",
+                room.size.short(),
+                left.short()
+            )
+        });
+        return Ok(RootLayout {
+            image,
+            overlay,
+            at_least: own,
+            hold: room.available,
+            size: if tight && !room.explicit {
+                left.max(SMALLEST_SIZE)
+            } else {
+                room.size
+            },
+            note,
+        });
+    }
+    if kept > room.size {
+        return no_room(kept, room.size, "raise `memory.size`");
+    }
+    Ok(RootLayout {
+        image,
+        overlay,
+        at_least: own,
+        hold: room.size.min(room.available),
+        size: room.size,
+        note: None,
+    })
+}
+
+fn identify(head: &[u8], kind: ImageKind, arch: &str) -> Result<RootImage, Refusal> {
+    let not_a_root = |why: &str| Refusal::NotARoot {
+        why: why.to_owned(),
+    };
+    let image = if let Some(fs) = superblock::of(head) {
+        RootImage::FileSystem(fs)
+    } else if is_tar(head) {
+        RootImage::Tar
+    } else {
+        let mut seekable = std::io::Cursor::new(head);
+        let table = tables::read(&mut seekable, Bytes(u64::MAX >> 1), SectorSize::S512);
+        match &table {
+            Table::None => {
+                return Err(not_a_root(
+                    "it begins with no file system, no tar archive and no partition table",
+                ));
+            }
+            Table::Damaged { why } => return Err(not_a_root(why)),
+            Table::Gpt(_) | Table::Mbr(_) => root_partition(&table, arch)?,
+        }
+    };
+    let is_disk = matches!(image, RootImage::Partition { .. });
+    match kind {
+        ImageKind::Disk if !is_disk => Err(Refusal::NotARoot {
+            why: format!("it is {image}, and `image.kind` is Disk"),
+        }),
+        ImageKind::Tree if is_disk => Err(not_a_root("it is a disk, and `image.kind` is Tree")),
+        ImageKind::Auto | ImageKind::Disk | ImageKind::Tree => Ok(image),
+    }
+}
+
+/// A tar archive begins with a header that says so (POSIX.1-2017, pax, "ustar Interchange Format"; GNU's
+/// differs in the two bytes after it).
+fn is_tar(head: &[u8]) -> bool {
+    head.get(257..262) == Some(b"ustar")
+}
+
+/// Type GUIDs of root partitions (UAPI.2 Discoverable Partitions Specification).
+fn root_guid(arch: &str) -> Option<&'static str> {
+    Some(match arch {
+        "x86_64" => "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
+        "aarch64" => "b921b045-1df0-41c3-af44-4c6f280d3fae",
+        "i686" | "i586" | "i386" => "44479540-f297-41b2-9af7-d131d5f0458a",
+        "riscv64" => "72ec70a6-cf74-40e6-bd49-4bda08e8f224",
+        "ppc64le" => "c31c45e6-3f39-412e-80fb-4809c4980599",
+        "s390x" => "5eead9a9-fe09-4a1e-a1d7-520d00531306",
+        "loongarch64" => "77055800-792c-4f94-b39a-98c91b762bb6",
+        "armv7l" | "armv6l" => "69dad710-2ce4-4e3c-b16c-21a1d49abed3",
+        _ => return None,
+    })
+}
+
+/// "Linux filesystem data", which most image builders give to the root.
+const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
+
+fn root_partition(table: &Table, arch: &str) -> Result<RootImage, Refusal> {
+    let with_guid = |guid: &str| -> Vec<&TablePartition> {
+        let is = |p: &&TablePartition| matches!(&p.kind, PartitionKind::Guid(g) if g == guid);
+        table.partitions().iter().filter(is).collect()
+    };
+    let linux = || -> Vec<&TablePartition> {
+        let is = |p: &&TablePartition| match &p.kind {
+            PartitionKind::Guid(guid) => guid == LINUX_DATA,
+            PartitionKind::Byte(byte) => *byte == 0x83,
+        };
+        table.partitions().iter().filter(is).collect()
+    };
+    let typed = root_guid(arch).map(with_guid).unwrap_or_default();
+    let (found, what) = if typed.is_empty() {
+        (linux(), "of type Linux")
+    } else {
+        (typed, "with the type of a root")
+    };
+    match found.as_slice() {
+        [one] => Ok(RootImage::Partition {
+            number: one.number,
+            start: one.start,
+            size: one.size,
+        }),
+        [] => Err(Refusal::NotARoot {
+            why: format!("it is a disk without a root partition for {arch}"),
+        }),
+        several => Err(Refusal::NotARoot {
+            why: format!(
+                "it is a disk with {} partitions {what}; give the root the type GUID of a root for {arch}",
+                several.len()
+            ),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! The steps of a session from memory, as a chain of states: image opened, loaded and proven, mounted, handed
+//! over. Whatever was mounted is gone again when a later step fails.
+
+pub mod blocks;
+pub mod hold;
+pub mod mounts;
+pub mod overlay;
+pub mod selinux;
+pub mod session;
+pub mod tree;
+pub mod zram;
+
+use std::path::{Path, PathBuf};
+
+use blocks::BlockReader;
+use hold::Held;
+use mounts::Mounts;
+use tree::Unpacked;
+
+use super::image_source::{self, Source};
+use crate::config::request::Verity;
+use crate::config::wire::{ImageKind, MemoryMethod};
+use crate::error::{Class, Failure, Result};
+use crate::plan::memory_root::{self, Lengths, Room, RootLayout};
+use crate::report::Reporter;
+use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
+use crate::units::Bytes;
+
+/// How far a session is.
+#[derive(Debug)]
+pub enum Session {
+    /// Nothing is open.
+    Idle,
+    /// The image's head is here, and there is room.
+    Opened(Box<Opened>),
+    /// All of it is in memory, and every proof was good.
+    Loaded(Box<Loaded>),
+    /// The root is mounted.
+    Mounted(Box<Mounted>),
+}
+
+/// An image whose first block is here.
+#[derive(Debug)]
+pub struct Opened {
+    stream: ImageStream,
+    first: Block,
+    layout: RootLayout,
+    room: Room,
+}
+
+/// An image in memory.
+#[derive(Debug)]
+pub struct Loaded {
+    content: Content,
+    proof: Verified,
+    layout: RootLayout,
+    room: Room,
+}
+
+/// How an image lies in memory.
+#[derive(Debug)]
+enum Content {
+    Held(Held),
+    Tree(Unpacked),
+}
+
+/// A root.
+#[derive(Debug)]
+pub struct Mounted {
+    mounts: Mounts,
+    place: PathBuf,
+    proof: Verified,
+    layout: RootLayout,
+}
+
+/// What [`Session::open`] goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What the config says the image is.
+    pub kind: ImageKind,
+    /// How it becomes a root.
+    pub method: MemoryMethod,
+    /// The limits.
+    pub room: &'a Room,
+}
+
+impl Session {
+    fn out_of_order(&self, step: &str) -> Failure {
+        let state = match self {
+            Session::Idle => "idle",
+            Session::Opened(_) => "opened",
+            Session::Loaded(_) => "loaded",
+            Session::Mounted(_) => "mounted",
+        };
+        Failure::new(
+            Class::Bug,
+            format!("step {step} cannot follow the state {state:?} of a session"),
+        )
+        .hint("report this as a bug of ironroot")
+    }
+
+    /// Opens the image, finds out what it is and whether it fits.
+    pub fn open(
+        self,
+        source: &Source<'_>,
+        wanted: Wanted<'_>,
+        budget: Budget,
+        reporter: &Reporter,
+    ) -> Result<Session> {
+        let Session::Idle = self else {
+            return Err(self.out_of_order("openRoot"));
+        };
+        let mut stream = source.open(Purpose::Root, budget)?;
+        let first = source.first_block(&mut stream, reporter)?;
+        let layout = memory_root::adopt(
+            &first,
+            Lengths {
+                exact: stream.content_length().map(Bytes),
+                at_least: Bytes(stream.content_at_least()),
+                declared: source.image.content_size,
+            },
+            (wanted.kind, wanted.method),
+            source.arch,
+            wanted.room,
+        )?;
+        if let Some(note) = &layout.note {
+            reporter.warn(note.clone());
+        }
+        Ok(Session::Opened(Box::new(Opened {
+            stream,
+            first,
+            layout,
+            room: *wanted.room,
+        })))
+    }
+
+    /// Brings the image into memory and checks every proof.
+    pub fn load(self, reporter: &Reporter) -> Result<Session> {
+        let Opened {
+            mut stream,
+            first,
+            layout,
+            room,
+        } = match self {
+            Session::Opened(opened) => *opened,
+            other => return Err(other.out_of_order("loadRoot")),
+        };
+        let mut reader = BlockReader::new(&mut stream, first, reporter);
+        let content = if layout.overlay {
+            Content::Held(hold::hold(&mut reader, &layout, &room)?)
+        } else {
+            Content::Tree(tree::unpack(&mut reader, &layout, &room, reporter)?)
+        };
+        let proof = stream.finish()?;
+        image_source::tell(&proof, reporter);
+        Ok(Session::Loaded(Box::new(Loaded {
+            content,
+            proof,
+            layout,
+            room,
+        })))
+    }
+
+    /// Makes the root at `place`.
+    pub fn mount(self, place: &Path, verity: Option<&Verity>) -> Result<Session> {
+        let Loaded {
+            content,
+            proof,
+            layout,
+            room,
+        } = match self {
+            Session::Loaded(loaded) => *loaded,
+            other => return Err(other.out_of_order("mountRoot")),
+        };
+        let mut mounts = Mounts::default();
+        match content {
+            Content::Held(held) => {
+                overlay::mount(held, place, verity, (&layout, &room), &mut mounts)?;
+            }
+            Content::Tree(unpacked) => tree::place(unpacked, place, &room, &mut mounts)?,
+        }
+        Ok(Session::Mounted(Box::new(Mounted {
+            mounts,
+            place: place.to_owned(),
+            proof,
+            layout,
+        })))
+    }
+
+    /// A tmpfs at `path` of the root.
+    pub fn scratch(self, path: &Path, size: Bytes, inodes: u64) -> Result<Session> {
+        match self {
+            Session::Mounted(mut mounted) => {
+                session::scratch(&mounted.place, path, size, inodes, &mut mounted.mounts)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("scratch")),
+        }
+    }
+
+    /// Checks that the root can be started.
+    pub fn check(self, init: Option<&str>, reporter: &Reporter) -> Result<Session> {
+        match self {
+            Session::Mounted(mounted) => {
+                session::check(&mounted.place, init, mounted.layout.overlay, reporter)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("checkRoot")),
+        }
+    }
+
+    /// Leaves the root mounted, and tells the new system what it is.
+    pub fn hand_over(self, told: &session::Told<'_>) -> Result<Session> {
+        match self {
+            Session::Mounted(mounted) => {
+                let Mounted {
+                    mounts,
+                    proof,
+                    layout,
+                    ..
+                } = *mounted;
+                session::tell(told, &proof, &layout)?;
+                mounts.keep();
+                Ok(Session::Idle)
+            }
+            // A run without a session.
+            Session::Idle => Ok(Session::Idle),
+            other => Err(other.out_of_order("handoff")),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A file system image below an overlay: read-only itself, what is written goes to a tmpfs.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use super::hold::{self, Held};
+use super::mounts::Mounts;
+use super::selinux;
+use crate::config::request::Verity;
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::image::superblock::{self, FileSystem};
+use crate::init::modules;
+use crate::plan::memory_root::{Room, RootImage, RootLayout};
+use crate::sys::detached::{self, Flags, Overlay, Tmpfs};
+use crate::sys::loopdev::{LoopDevice, Range};
+use crate::sys::mount;
+use crate::units::{Bytes, SectorSize};
+
+/// The tmpfs with the image, which takes the memory that the image needs.
+const IMAGE: &str = "/run/ironroot/image";
+
+/// The image, mounted.
+const LOWER: &str = "/run/ironroot/lower";
+
+/// What is written.
+const UPPER: &str = "/run/ironroot/upper";
+
+/// Mounts `held` below an overlay at `place`.
+pub fn mount(
+    held: Held,
+    place: &Path,
+    verity: Option<&Verity>,
+    (layout, room): (&RootLayout, &Room),
+    made: &mut Mounts,
+) -> Result<()> {
+    let Held {
+        tmpfs,
+        file,
+        length,
+    } = held;
+    let fs = file_system(&file, layout)?;
+    if let Some(verity) = verity {
+        return Err(Failure::new(
+            Class::Config,
+            format!(
+                "memory.verity with root hash {} is not supported in this version",
+                verity.root_hash
+            ),
+        ));
+    }
+    made.attach(tmpfs, Path::new(IMAGE))?;
+    // Nothing is added to it any more.
+    mount::resize(Path::new(IMAGE), length)?;
+    modules::want("loop");
+    // What a file system says of itself is a multiple of its blocks; a file may have a few bytes more.
+    let whole = length.0 / SectorSize::S512.get() * SectorSize::S512.get();
+    let device = LoopDevice::attach(
+        &file,
+        &Path::new(IMAGE).join(hold::NAME),
+        Range {
+            length: Some(Bytes(whole)),
+            ..Range::WHOLE
+        },
+    )?;
+    let options: Vec<(&str, Option<&str>)> =
+        fs.read_only_options().iter().map(|o| (*o, None)).collect();
+    let lower = detached::read_only(fs.name(), device.path(), &options)
+        .map_err(|failure| damaged(&fs, failure))?;
+    made.attach(lower, Path::new(LOWER))?;
+    // The mount holds it from now on.
+    drop(device);
+
+    let upper = Path::new(UPPER);
+    let tmpfs = Tmpfs {
+        size: layout.size,
+        inodes: room.inodes,
+        mode: 0o700,
+        interleave: room.interleave,
+        name: "ironroot-upper".to_owned(),
+    };
+    made.attach(tmpfs.mount(Flags::ROOT)?, upper)?;
+    let (data, work) = (upper.join("data"), upper.join("work"));
+    like(&data, Path::new(LOWER))?;
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&work)
+        .context(Class::Media, || format!("making {}", work.display()))?;
+    let label = selinux::root_context(Path::new(LOWER));
+    let overlay = Overlay {
+        lower: Path::new(LOWER),
+        upper: &data,
+        work: &work,
+        root_context: label.as_deref(),
+        name: "ironroot",
+    };
+    made.attach(overlay.mount(Flags::ROOT)?, place)
+}
+
+/// Which file system the image is: known already, but for a partition of a disk image.
+fn file_system(file: &std::fs::File, layout: &RootLayout) -> Result<FileSystem> {
+    match &layout.image {
+        RootImage::FileSystem(fs) => Ok(fs.clone()),
+        RootImage::Tar => Err(Failure::new(Class::Bug, "a tar archive cannot be mounted")),
+        RootImage::Partition { number, .. } => {
+            let mut head = vec![0; superblock::HEAD];
+            let mut filled = 0usize;
+            while let Some(space) = head.get_mut(filled..).filter(|s| !s.is_empty()) {
+                let count = file
+                    .read_at(space, filled as u64)
+                    .context(Class::Media, || "reading the image in memory")?;
+                if count == 0 {
+                    break;
+                }
+                filled = filled.saturating_add(count);
+            }
+            superblock::of(&head).ok_or_else(|| {
+                Failure::new(
+                    Class::Integrity,
+                    format!("partition {number} of the image holds no file system that is known"),
+                )
+                .hint("squashfs, erofs, ext4, xfs and btrfs are known")
+            })
+        }
+    }
+}
+
+fn damaged(fs: &FileSystem, failure: Failure) -> Failure {
+    Failure::new(Class::Integrity, format!("the image cannot be mounted as {fs}"))
+        .caused_by(failure)
+        .hint(format!(
+            "the image is damaged, or this kernel lacks {fs} (the kernel's log says which): an initrd needs its module"
+        ))
+}
+
+/// Makes the directory `path` with mode and owner of `model`: an overlay's root has those of its upper layer.
+fn like(path: &Path, model: &Path) -> Result<()> {
+    let what = || format!("making {}", path.display());
+    let model = std::fs::metadata(model).context(Class::Media, what)?;
+    DirBuilder::new()
+        .mode(0o755)
+        .create(path)
+        .context(Class::Media, what)?;
+    std::os::unix::fs::chown(path, Some(model.uid()), Some(model.gid()))
+        .context(Class::Media, what)?;
+    let mode = std::fs::Permissions::from_mode(model.mode() & 0o7777);
+    std::fs::set_permissions(path, mode).context(Class::Media, what)
+}

@@ -1,0 +1,126 @@
+//! What a session needs beside its root, and what it is told.
+
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use nix::fcntl::AtFlags;
+use nix::sys::stat::fstat;
+use nix::unistd::{Gid, Uid, fchownat};
+
+use super::mounts::Mounts;
+use super::selinux;
+use crate::error::{Class, Context as _, Result};
+use crate::init::switch_root;
+use crate::plan::memory_root::{self, RootLayout};
+use crate::report::Reporter;
+use crate::stream::Verified;
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::detached::{Flags, Tmpfs};
+use crate::units::Bytes;
+
+/// What the new system can read about its own boot.
+pub const BOOT: &str = "/run/ironroot/boot.json";
+
+/// What [`tell`] is given beside the image.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'a> {
+    /// The image's name: its digest, else its URL without secrets.
+    pub image: &'a str,
+    /// Where the boot config came from, without secrets.
+    pub config: &'a str,
+    /// `metadata.name`.
+    pub name: Option<&'a str>,
+}
+
+/// Writes [`BOOT`]. It holds no secrets, and only root reads it.
+pub fn tell(told: &Told<'_>, proof: &Verified, layout: &RootLayout) -> Result<()> {
+    let text = serde_json::json!({
+        "format": 1,
+        "ironroot": env!("CARGO_PKG_VERSION"),
+        "mode": "memory",
+        "method": if layout.overlay { "overlay" } else { "extract" },
+        "name": told.name,
+        "config": told.config,
+        "image": told.image,
+        "imageKind": layout.image.to_string(),
+        "digest": proof.download_digest().map(ToString::to_string),
+        "contentDigest": proof.content_digest().map(ToString::to_string),
+        "proven": proof.is_proven(),
+        "downloadBytes": proof.received().0,
+        "contentBytes": proof.content_length().0,
+        "writableBytes": layout.size.0,
+    });
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(BOOT)?;
+        serde_json::to_writer_pretty(&mut file, &text)?;
+        std::io::Write::write_all(&mut file, b"\n")
+    };
+    write().context(Class::Handover, || format!("writing {BOOT}"))
+}
+
+/// A tmpfs at `path` of the root at `place`, with mode and owner of the directory that is there; one that is
+/// missing is made.
+pub fn scratch(
+    place: &Path,
+    path: &Path,
+    size: Bytes,
+    inodes: u64,
+    made: &mut Mounts,
+) -> Result<()> {
+    // A link of the image leads to what is in the image, whatever it says.
+    let target = Root::open(place)?.make_directories(path, 0o755, Walk::InRoot)?;
+    let stat = fstat(&target).context(Class::Media, || {
+        format!("looking at {} of the root", path.display())
+    })?;
+    let tmpfs = Tmpfs {
+        size,
+        inodes,
+        mode: stat.st_mode & 0o7777,
+        interleave: false,
+        name: "ironroot-scratch".to_owned(),
+    }
+    .mount(Flags::ROOT)?;
+    // The descriptor of a mount is one that stands for a place only, which fchown(2) does not take.
+    fchownat(
+        &tmpfs,
+        "",
+        Some(Uid::from_raw(stat.st_uid)),
+        Some(Gid::from_raw(stat.st_gid)),
+        AtFlags::AT_EMPTY_PATH,
+    )
+    .context(Class::Media, || {
+        format!("setting the owner of the tmpfs at {}", path.display())
+    })?;
+    made.attach_to(
+        tmpfs,
+        target.as_fd(),
+        &place.join(path.strip_prefix("/").unwrap_or(path)),
+    )
+}
+
+/// Checks that the root at `place` can be started.
+pub fn check(place: &Path, init: Option<&str>, overlay: bool, reporter: &Reporter) -> Result<()> {
+    let found = switch_root::find_init(place, init)?;
+    switch_root::check_directories(place)?;
+    let mut warnings = found.warnings;
+    if let Ok(names) = nix::sys::utsname::uname() {
+        let release = names.release().to_string_lossy();
+        warnings.extend(switch_root::check_modules(place, &release));
+    }
+    // Our own PID 1 looks again before it switches, and says it then.
+    if place != Path::new(memory_root::ROOT) {
+        for warning in warnings {
+            reporter.warn(warning);
+        }
+    }
+    if !overlay {
+        selinux::must_not_enforce(place, &crate::init::cmdline())?;
+    }
+    Ok(())
+}
