@@ -5,7 +5,7 @@
 mod small_system;
 
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ echo "root: $(stat -c '%a %u:%g' /) $(awk '$5 == "/" { print $6 }' /proc/1/mount
 echo "mounts: $(awk '{ print $5 }' /proc/1/mountinfo | tr '\n' ' ')"
 echo "umask: $(umask)"
 echo "environment: $(tr '\0' '\n' </proc/1/environ | sort | tr '\n' ' ')"
-echo "processes: $(ls -d /proc/[0-9]* | tr '\n' ' ')"
+echo "processes: $(cat /proc/[0-9]*/comm 2>/dev/null | sort | tr '\n' ' ')"
 echo "kept: $(cat /run/kept)"
 echo "below: $(cat /run/ironroot/lower/file)"
 echo "old: $(ls -d /ironroot /config /.ironroot-new-root 2>/dev/null)"
@@ -39,6 +39,8 @@ cp -a "$INITRD/." "$PLACE"
 cd "$PLACE"
 mkdir -p old config
 mount -t proc proc proc
+mount -t tmpfs -o mode=0755 dev dev
+mknod dev/null c 1 3
 mount -t tmpfs -o mode=0755,nosuid,nodev run run
 echo content >run/kept
 mkdir -p run/ironroot/root run/ironroot/lower
@@ -94,10 +96,11 @@ fn boot(start: &str, prepare: impl FnOnce(&Path)) -> String {
 }
 
 fn line<'a>(text: &'a str, name: &str) -> &'a str {
-    text.lines()
+    let found = text
+        .lines()
         .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))
-        .map(|l| l.strip_prefix(' ').unwrap_or(l))
-        .unwrap_or_else(|| panic!("no line {name:?} in\n{text}"))
+        .unwrap_or_else(|| panic!("no line {name:?} in\n{text}"));
+    found.strip_prefix(' ').unwrap_or(found)
 }
 
 #[test]
@@ -106,11 +109,13 @@ fn the_new_init_finds_everything_as_if_the_kernel_had_started_it() {
     let start = r#"
 umount -l /old
 mount --make-rshared /
-(trap '' TERM; sleep 1000) &
+(trap '' TERM; echo >/run/trapped; sleep 1000) &
+while [ ! -e /run/trapped ]; do :; done
 umask 077
 exec 9>/run/open
 exec /ironroot switch-root /run/ironroot/root "" one "two words"
 "#;
+    let began = Instant::now();
     let said = boot(start, |new| {
         symlink("/etc/init", new.join("sbin/init")).unwrap();
         small_system::script(&new.join("etc/init"), PROBE);
@@ -125,7 +130,10 @@ exec /ironroot switch-root /run/ironroot/root "" one "two words"
     // The old root, /config and the old places are gone from the table.
     let mut mounts: Vec<_> = line(&said, "mounts").split_whitespace().collect();
     mounts.sort_unstable();
-    assert_eq!(mounts, ["/", "/proc", "/run", "/run/ironroot/lower"]);
+    assert_eq!(
+        mounts,
+        ["/", "/dev", "/proc", "/run", "/run/ironroot/lower"]
+    );
     assert_eq!(line(&said, "umask"), "0022");
     // Nothing of the shell, of cargo or of this test.
     assert_eq!(
@@ -136,6 +144,8 @@ exec /ironroot switch-root /run/ironroot/root "" one "two words"
     assert_eq!(line(&said, "below"), "layer");
     assert_eq!(line(&said, "old"), "");
     assert!(!line(&said, "processes").contains("sleep"), "{said}");
+    // SIGTERM was not enough.
+    assert!(began.elapsed() >= Duration::from_secs(5));
 }
 
 #[test]
@@ -162,10 +172,10 @@ fn no_signal_is_ignored_or_blocked_and_no_other_file_is_open() {
 #[test]
 fn where_the_init_cannot_be_started_after_all_the_next_one_is() {
     // A file that is open for writing cannot be executed: no check can know.
-    let start = r#"
+    let start = r"
 exec 9>>/run/ironroot/root/sbin/init
 exec /ironroot switch-root /run/ironroot/root
-"#;
+";
     let said = boot(start, |new| {
         small_system::script(&new.join("sbin/init"), "#!/bin/sh\necho wrong\n");
         small_system::script(&new.join("bin/init"), PROBE);
@@ -285,7 +295,6 @@ fn a_root_that_would_not_work_is_refused_before_anything_is_touched() {
         preflight(&root).unwrap();
         assert!(root.join("proc").is_dir());
 
-        use std::os::unix::fs::PermissionsExt as _;
         fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).unwrap();
         let warnings = preflight(&root).unwrap().warnings;
         assert!(
