@@ -1,2 +1,4 @@
-//! What is inside an image: its head, its table, and the record that we leave beside it.
+//! What is inside an image: its head, its table, and the record that we leave beside it; and trees of
+//! files, which come as archives.
 pub mod record;
+pub mod tree;

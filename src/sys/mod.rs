@@ -2,6 +2,7 @@
 //! the man page or kernel header it follows.
 #![allow(unsafe_code)]
 
+pub mod beneath;
 pub mod block;
 pub mod clock;
 pub mod efivar;
@@ -12,3 +13,4 @@ pub mod power;
 pub mod rtnetlink;
 pub mod tool;
 pub mod uevent;
+pub mod xattr;
