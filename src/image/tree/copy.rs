@@ -10,7 +10,6 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat, mknodat};
@@ -18,6 +17,7 @@ use nix::unistd::{Whence, ftruncate, linkat, lseek, symlinkat};
 
 use super::attributes::{Failed, Subject};
 use super::census::{Census, bump};
+use super::listing::Listing;
 use super::member::{Time, Xattr};
 use super::parents::Id;
 use super::refusal::{failed_to_copy, shown};
@@ -100,7 +100,7 @@ pub fn copy(
 }
 
 struct Level {
-    entries: Dir,
+    entries: Listing,
     stat: FileStat,
     target: OwnedFd,
     path: Vec<u8>,
@@ -123,7 +123,7 @@ impl Copying<'_> {
             return Err(wrong(Errno::ELOOP));
         }
         let stat = fstat(&source).map_err(wrong)?;
-        let entries = Dir::from_fd(source).map_err(wrong)?;
+        let entries = Listing::of(source).map_err(wrong)?;
         bump(&mut self.census.entries, 1);
         bump(&mut self.census.directories, 1);
         self.levels.push(Level {
@@ -140,7 +140,7 @@ impl Copying<'_> {
         let Some(mut level) = self.levels.pop() else {
             return Ok(());
         };
-        let entry = level.entries.iter().next();
+        let entry = level.entries.next();
         let wrong = |errno| failed_to_copy("reading the directory", &level.path, errno, 0, self.to);
         let Some(entry) = entry.transpose().map_err(wrong)? else {
             // Last, as each entry changes the times of its directory.
@@ -408,7 +408,7 @@ fn create(parent: &OwnedFd, name: &OsStr) -> nix::Result<File> {
 }
 
 /// An entry on the same mount as its directory; a mount point is `EXDEV`.
-fn open_here(directory: &Dir, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+fn open_here(directory: &Listing, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
         .resolve(

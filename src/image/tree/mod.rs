@@ -16,6 +16,7 @@ mod copy;
 mod extended;
 mod later;
 mod limits;
+mod listing;
 mod member;
 mod names;
 mod parents;

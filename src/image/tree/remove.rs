@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
 use nix::sys::stat::fstat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::census::bump;
+use super::listing::Listing;
 use super::parents::Id;
 use super::refusal::shown;
 use crate::error::{Class, Failure, Result};
@@ -67,7 +67,7 @@ pub(super) fn clear(
 }
 
 struct Level {
-    entries: Dir,
+    entries: Listing,
     id: Id,
     /// Its name in the level above.
     name: OsString,
@@ -91,7 +91,7 @@ impl Sweep<'_> {
     fn enter(&mut self, fd: OwnedFd, name: OsString, stays: bool) -> nix::Result<()> {
         let stat = fstat(&fd)?;
         self.levels.push(Level {
-            entries: Dir::from_fd(fd)?,
+            entries: Listing::of(fd)?,
             id: (stat.st_dev, stat.st_ino),
             name,
             stays,
@@ -106,7 +106,7 @@ impl Sweep<'_> {
         let Some(level) = self.levels.last_mut() else {
             return Ok(());
         };
-        let Some(entry) = level.entries.iter().next() else {
+        let Some(entry) = level.entries.next() else {
             return self.leave();
         };
         let entry = entry?;
@@ -191,8 +191,7 @@ impl Sweep<'_> {
             return Ok(());
         };
         if std::mem::take(&mut level.progress) {
-            let fresh = open(&level.entries, OsStr::new("."))?;
-            level.entries = Dir::from_fd(fresh)?;
+            level.entries.again()?;
             level.mount_points = 0;
             return Ok(());
         }
