@@ -38,12 +38,14 @@ fn blocks<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn the_readmes_boot_config_is_good() {
+fn the_boot_configs_that_are_shown_are_good() {
     let folder = tempfile::tempdir().unwrap();
-    let readme = read("README.md");
-    let shown = blocks(&readme, "json");
-    assert!(!shown.is_empty());
-    for text in shown {
+    let documents = ["README.md", "docs/memory.md"].map(read);
+    for text in documents.iter().flat_map(|document| {
+        let shown = blocks(document, "json");
+        assert!(!shown.is_empty());
+        shown
+    }) {
         let file = folder.path().join("config.json");
         fs::write(&file, text).unwrap();
         let said = stdout(&["check", file.to_str().unwrap()]);

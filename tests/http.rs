@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use ironroot::error::{Class, Failure, chain, describe};
 use ironroot::stream::{Budget, Location};
 use ironroot::units::Bytes;
-use support::fault_server::{Act, CA_PEM, FaultServer, head, ok, status};
+use support::fault_server::{
+    Act, CA_PEM, EXPIRED_PEM, FUTURE_PEM, FaultServer, ODD_CA_PEM, OTHER_NAME_PEM, head, ok, status,
+};
 use support::images::fetcher;
 
 fn get_with(url: &str, headers: &[(&str, &str)], retry_for: Duration) -> Result<Vec<u8>, Failure> {
@@ -192,6 +194,39 @@ fn tls_trusts_the_given_ca_and_no_other() {
     );
     assert_eq!(failure.class(), Class::Network);
     assert!(failure.next().contains("CA"), "{}", describe(&failure));
+}
+
+#[test]
+fn a_refused_certificate_says_what_is_wrong_and_what_to_do() {
+    let trusted: &[&[u8]] = &[ODD_CA_PEM];
+    for (certificate, ca, parts) in [
+        (
+            EXPIRED_PEM,
+            trusted,
+            ["ended on 2021-01-01 00:00 UTC", "renew"],
+        ),
+        // As every certificate is to a machine whose clock stands in 1970.
+        (
+            FUTURE_PEM,
+            trusted,
+            ["clock is wrong", "begins on 2100-01-01 00:00 UTC"],
+        ),
+        (OTHER_NAME_PEM, trusted, ["images.example", "in the URL"]),
+        (OTHER_NAME_PEM, &[CA_PEM], ["CA to `ca`", "ironroot.ca="]),
+    ] {
+        let server = FaultServer::start_odd_tls(certificate, |_| ok(b"secret"));
+        let location: Location = server.url("/").parse().unwrap();
+        let started = Instant::now();
+        let failure = fetcher(ca)
+            .get_small(&location, &[], Bytes(1000), &mut Budget::new(LONG))
+            .unwrap_err();
+        assert!(started.elapsed() < LONG / 2, "no retry helps");
+        assert_eq!(failure.class(), Class::Network);
+        for part in parts {
+            assert!(failure.next().contains(part), "{}", describe(&failure));
+        }
+        assert!(server.requests().is_empty(), "nothing was asked");
+    }
 }
 
 #[test]

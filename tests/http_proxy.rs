@@ -109,7 +109,11 @@ fn a_password_goes_to_the_proxy_only_and_is_in_no_message() {
         let with = format!("http://user:pa55@{}", proxy.address());
         assert_eq!(get(through(&with, &[]), url).unwrap(), b"in");
         let wrong = format!("http://user:s3cr3t@{}", proxy.address());
+        let before = proxy.lines().len();
         let failure = get(through(&wrong, &[]), url).unwrap_err();
+        assert!(!failure.is_transient(), "{failure}");
+        assert_eq!(proxy.lines().len(), before + 1, "no retry helps");
+        assert!(failure.next().contains("user and password"));
         let text = chain(&failure);
         assert!(
             text.contains(&proxy.address()) && !text.contains("s3cr3t"),

@@ -232,6 +232,32 @@ fn a_signature_beside_the_image_proves_it_in_every_format() {
 }
 
 #[test]
+fn the_first_pass_over_a_qcow2_image_checks_signature_and_checksums() {
+    let signer = Signer::new();
+    let packed = support::qcow2::qcow2(&image(3 << 20), &["-c"]);
+    let mut other = packed.clone();
+    *other.last_mut().unwrap() ^= 1;
+    let serving = |signature: Vec<u8>| {
+        let files = [("/x", packed.clone()), ("/x.minisig", signature)];
+        FaultServer::start(move |r| {
+            let found = files.iter().find(|(path, _)| r.target == *path);
+            found.map_or_else(
+                || status("404 Not Found", &[]),
+                |(_, data)| file(r, data, RIGHT),
+            )
+        })
+    };
+    let server = serving(signer.sign(&packed));
+    let verified = read(signed(&server, "/x", signer.keys())).unwrap();
+    assert!(verified.is_proven() && verified.signed_by().is_some());
+
+    let server = serving(signer.sign(&other));
+    let asked = signed(&server, "/x", signer.keys());
+    let failure = support::images::open(asked, LONG).unwrap_err();
+    assert_eq!(failure.class(), Class::Integrity, "{failure}");
+}
+
+#[test]
 fn a_wrong_signature_is_never_verified_and_names_key_and_file() {
     let signer = Signer::new();
     let content = image(3 << 20);

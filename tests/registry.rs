@@ -389,3 +389,189 @@ fn user_and_password_open_a_real_registry() {
         assert!(!describe(&failure).contains("wr0ng"));
     }
 }
+
+/// `servers` as an image and its mirrors.
+fn mirrored(references: &[String]) -> ImageRequest {
+    let mut all = references.iter().map(|r| asked(r, None));
+    let mut first = all.next().unwrap();
+    first
+        .locations
+        .extend(all.flat_map(|other| other.locations));
+    first
+}
+
+#[test]
+fn a_mirror_stands_in_for_a_registry_that_is_down_knows_nothing_or_lies() {
+    let content = image(300_000);
+    let down = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!(
+            "oci://127.0.0.1:{}/os:v1",
+            free.local_addr().unwrap().port()
+        )
+    };
+    let empty = FaultServer::start(|_| status("404 Not Found", &[]));
+    let pin = sha256(&manifest(&[(DISK, &content)]));
+    let liar = scripted(image(300_001), |_| None);
+    let mirror = scripted(content.clone(), |_| None);
+    let good = at(&mirror, "os:v1");
+    for first in [
+        down.clone(),
+        at(&empty, "os:v1"),
+        at(&liar, &format!("os@{pin}")),
+    ] {
+        let started = Instant::now();
+        let (got, proof) = read(mirrored(&[first.clone(), good.clone()])).unwrap();
+        assert!(got == content, "{first}");
+        assert_eq!(proof.download_digest(), Some(&sha256(&content)));
+        assert!(
+            started.elapsed() < LONG / 2,
+            "the budget was not spent on it"
+        );
+    }
+
+    // Nobody has it: every registry is named, and nothing is asked for again.
+    let failure = read(mirrored(&[at(&empty, "os:v1"), at(&empty, "os:v2")])).unwrap_err();
+    assert_eq!(failure.class(), Class::Network);
+    assert!(!failure.is_transient());
+    let text = chain(&failure);
+    assert!(
+        text.contains("os/manifests/v1") && text.contains("os:v2"),
+        "{text}"
+    );
+
+    // A registry and a web server are not each other's mirrors.
+    let mixed = ImageRequest {
+        locations: [
+            mirrored(std::slice::from_ref(&good)).locations,
+            request(&["http://127.0.0.1:1/x".to_owned()]).locations,
+        ]
+        .concat(),
+        ..mirrored(&[good])
+    };
+    assert_eq!(read(mixed).unwrap_err().class(), Class::Config);
+}
+
+#[test]
+fn a_mirror_goes_on_with_a_blob_that_another_registry_began_and_never_with_another_blob() {
+    let content = image(900_000);
+    let breaking = || {
+        let data = content.clone();
+        scripted(content.clone(), move |request| {
+            if !request.target.contains("/blobs/") {
+                return None;
+            }
+            if request.range_from().is_some() {
+                return Some(vec![Act::Reset]);
+            }
+            let stop_after = Some(300_000);
+            let mut acts = file(
+                request,
+                &data,
+                Serve {
+                    stop_after,
+                    ..RIGHT
+                },
+            );
+            acts.push(Act::Reset);
+            Some(acts)
+        })
+    };
+    // The mirror wants a token of its own.
+    let mirror = scripted(content.clone(), |request| {
+        if request.target.starts_with("/token?") {
+            return Some(ok(br#"{"token":"m"}"#));
+        }
+        let host = request.header("host").unwrap();
+        let challenge = format!(r#"Bearer realm="http://{host}/token""#);
+        (request.header("authorization") != Some("Bearer m"))
+            .then(|| status("401 Unauthorized", &[("WWW-Authenticate", &challenge)]))
+    });
+    let first = breaking();
+    let (got, _) = read(mirrored(&[at(&first, "os:v1"), at(&mirror, "os:v1")])).unwrap();
+    assert!(got == content);
+    let blobs: Vec<_> = mirror
+        .requests()
+        .into_iter()
+        .filter(|r| r.target.contains("/blobs/"))
+        .collect();
+    assert!(blobs.iter().all(|r| r.range_from().is_some()));
+    assert!(
+        first
+            .requests()
+            .iter()
+            .all(|r| r.header("authorization").is_none())
+    );
+
+    let first = breaking();
+    let mut other = content.clone();
+    other[800_000] ^= 1;
+    let wrong = scripted(content.clone(), move |request| {
+        let is_blob = request.target.contains("/blobs/");
+        is_blob.then(|| file(request, &other, RIGHT))
+    });
+    let failure = read(mirrored(&[at(&first, "os:v1"), at(&wrong, "os:v1")])).unwrap_err();
+    assert_eq!(failure.class(), Class::Integrity, "{failure}");
+}
+
+#[test]
+fn an_identity_token_is_exchanged_at_the_token_server_and_shown_to_nobody_else() {
+    let content = image(10_000);
+    let elsewhere = FaultServer::start(|_| ok(br#"{"access_token":"t0ken"}"#));
+    let other = elsewhere.url("/token");
+    let server = scripted(content.clone(), move |request| {
+        let host = request.header("host").unwrap();
+        if request.target == "/token" {
+            assert_eq!(request.method, "POST");
+            let body = String::from_utf8(request.body.clone()).unwrap();
+            assert!(body.contains("grant_type=refresh_token&"), "{body}");
+            assert!(
+                body.contains("service=a+b&scope=repository%3Aos%3Apull"),
+                "{body}"
+            );
+            return Some(if body.contains("refresh_token=s3cr3t%2B") {
+                ok(br#"{"access_token":"t0ken"}"#)
+            } else if body.contains("moved") {
+                status("307 Temporary Redirect", &[("Location", &other)])
+            } else {
+                status("401 Unauthorized", &[])
+            });
+        }
+        let challenge = format!(
+            r#"Bearer realm="http://{host}/token",service="a b",scope="repository:os:pull""#
+        );
+        (request.header("authorization") != Some("Bearer t0ken"))
+            .then(|| status("401 Unauthorized", &[("WWW-Authenticate", &challenge)]))
+    });
+    let with = |token: &str| {
+        let config = format!(
+            r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"bWU6","identitytoken":"{token}"}}}}}}"#,
+            server.port()
+        );
+        read(asked(&at(&server, "os:v1"), Some(&config)))
+    };
+    assert!(with("s3cr3t+").unwrap().0 == content);
+    for wrong in ["wr0ng", "moved"] {
+        let failure = with(wrong).unwrap_err();
+        assert_eq!(failure.class(), Class::Network);
+        assert!(!failure.is_transient());
+        assert!(
+            !describe(&failure).contains(wrong),
+            "{}",
+            describe(&failure)
+        );
+    }
+    assert!(elsewhere.requests().is_empty());
+}
+
+#[test]
+fn a_qcow2_disk_comes_from_a_registry_in_two_passes() {
+    let content = image((5 << 20) + 512);
+    let packed = support::qcow2::qcow2(&content, &["-c"]);
+    let registry = Registry::start("");
+    let document = manifest(&[(DISK, &packed)]);
+    registry.push(&[&packed], MANIFEST, &document, "os:v1", &[]);
+    let (got, proof) = read(asked(&registry.reference("os:v1"), None)).unwrap();
+    assert!(got == content);
+    assert_eq!(proof.download_digest(), Some(&sha256(&packed)));
+}

@@ -379,6 +379,26 @@ fn statuses_that_heal_are_retried_and_others_end_the_download() {
 }
 
 #[test]
+fn retry_after_is_obeyed_half_way() {
+    let content = image(300_000);
+    for trouble in ["429 Too Many Requests", "503 Service Unavailable"] {
+        let data = content.clone();
+        let server = FaultServer::start(move |request| match request.number {
+            0 => broken(request, &data),
+            1 => status(trouble, &[("Retry-After", "1")]),
+            _ => file(request, &data, RIGHT),
+        });
+        assert!(get(server.url("/")).unwrap() == content, "{trouble}");
+        let times: Vec<_> = server.requests().iter().filter_map(|r| r.at).collect();
+        assert_eq!(times.len(), 3, "{trouble}");
+        assert!(
+            times[2] - times[1] >= Duration::from_millis(950),
+            "{trouble}"
+        );
+    }
+}
+
+#[test]
 fn a_content_encoding_that_nobody_asked_for_is_refused_by_name() {
     let server = FaultServer::start(|_| {
         vec![

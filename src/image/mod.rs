@@ -2,3 +2,4 @@
 pub mod qcow2;
 pub mod record;
 pub mod superblock;
+pub mod verity;

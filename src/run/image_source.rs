@@ -1,5 +1,6 @@
 //! From an image of the plan to a stream of its content.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use crate::config::request::{Image, Text};
@@ -32,22 +33,33 @@ pub struct Source<'a> {
 impl Source<'_> {
     /// Connects and finds the format.
     pub fn open(&self, purpose: Purpose, budget: Budget) -> Result<ImageStream> {
-        let image = self.image;
-        ImageStream::open(
-            self.fetcher,
-            ImageRequest {
-                locations: image.locations.clone(),
-                headers: image.headers.clone(),
-                digest: image.digest.clone(),
-                content_digest: image.content_digest.clone(),
-                checksums: image.checksums.clone(),
-                signature: demanded_signature(image, self.keys)?,
-                registry: registry_access(image, self.root, self.arch)?,
-                purpose,
-                insecure: image.insecure,
-            },
+        ImageStream::open(self.fetcher, self.request(purpose)?, budget)
+    }
+
+    /// What makes up the image, in the order in which it is taken: several parts where it is in layers.
+    pub fn parts(&self, purpose: Purpose, mut budget: Budget) -> Result<Parts> {
+        let requests = self.request(purpose)?.split(self.fetcher, &mut budget)?;
+        Ok(Parts {
+            count: requests.len(),
+            waiting: requests.into(),
+            fetcher: self.fetcher.clone(),
             budget,
-        )
+        })
+    }
+
+    fn request(&self, purpose: Purpose) -> Result<ImageRequest> {
+        let image = self.image;
+        Ok(ImageRequest {
+            locations: image.locations.clone(),
+            headers: image.headers.clone(),
+            digest: image.digest.clone(),
+            content_digest: image.content_digest.clone(),
+            checksums: image.checksums.clone(),
+            signature: demanded_signature(image, self.keys)?,
+            registry: registry_access(image, self.root, self.arch)?,
+            purpose,
+            insecure: image.insecure,
+        })
     }
 
     /// How messages name the image.
@@ -77,6 +89,31 @@ impl Source<'_> {
                 .unwrap_or_default()
         ));
         Ok(first)
+    }
+}
+
+/// The parts of an image that were not opened yet.
+#[derive(Debug)]
+pub struct Parts {
+    count: usize,
+    waiting: VecDeque<ImageRequest>,
+    fetcher: Fetcher,
+    budget: Budget,
+}
+
+impl Parts {
+    /// How many there are in all.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Connects to the next part; `None` after the last.
+    pub fn next_stream(&mut self) -> Result<Option<ImageStream>> {
+        let Some(request) = self.waiting.pop_front() else {
+            return Ok(None);
+        };
+        self.budget.renew();
+        ImageStream::open(&self.fetcher, request, self.budget.clone()).map(Some)
     }
 }
 

@@ -26,8 +26,6 @@ use crate::report::Event;
 /// A file on its way from one of several places.
 pub(super) struct Download {
     fetcher: Fetcher,
-    /// What a registry has to be told with each request.
-    session: Option<Session>,
     driver: Driver,
     headers: HeaderMap,
     budget: Budget,
@@ -65,6 +63,8 @@ pub(super) struct Policy {
 /// One of the locations, and what happened there.
 struct Place {
     location: Location,
+    /// What a registry has to be told with each request.
+    session: Option<Session>,
     last: Option<String>,
     /// Trying again cannot help.
     dead: bool,
@@ -87,7 +87,6 @@ impl Download {
     ) -> Download {
         Download {
             fetcher: fetcher.clone(),
-            session: None,
             driver,
             headers,
             budget,
@@ -95,6 +94,7 @@ impl Download {
                 .iter()
                 .map(|location| Place {
                     location: location.clone(),
+                    session: None,
                     last: None,
                     dead: false,
                 })
@@ -114,9 +114,11 @@ impl Download {
         }
     }
 
-    /// The same, with what a registry asks for.
-    pub(super) fn in_session(mut self, session: Option<Session>) -> Download {
-        self.session = session;
+    /// The same, with what the registries ask for, in the order of the locations.
+    pub(super) fn in_sessions(mut self, sessions: &[Session]) -> Download {
+        for (place, session) in self.places.iter_mut().zip(sessions) {
+            place.session = Some(session.clone());
+        }
         self
     }
 
@@ -314,7 +316,8 @@ impl Download {
         }
         let mut response = self.send(url, public.clone())?;
         if response.status() == StatusCode::UNAUTHORIZED
-            && let Some(session) = &mut self.session
+            && let Some(place) = self.places.get_mut(self.current)
+            && let Some(session) = &mut place.session
         {
             // A token lives for some minutes, a download for longer.
             session.renew(&self.fetcher, &self.driver, response.headers())?;
@@ -358,7 +361,8 @@ impl Download {
 
     fn send(&self, url: &HttpUrl, public: HeaderMap) -> Result<reqwest::Response, Attempt> {
         let mut private = self.headers.clone();
-        if let Some(session) = &self.session {
+        let place = self.places.get(self.current);
+        if let Some(session) = place.and_then(|place| place.session.as_ref()) {
             session.authorize(&mut private);
         }
         let request = http::Request {
@@ -367,6 +371,7 @@ impl Download {
             private: &private,
             public,
             body: None,
+            secret_body: false,
         };
         let idle = self.fetcher.options().idle_timeout;
         http::send(self.fetcher.client(), &self.driver, idle, &request)

@@ -182,6 +182,7 @@ impl Fetcher {
             private: &private,
             public,
             body: Some(body),
+            secret_body: false,
         };
         let mut round = 0;
         loop {

@@ -10,6 +10,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::cancel::{Driver, Stopped, cancelled};
+use super::certificate;
 use super::fetch::{ClientCertificate, FetchOptions};
 use super::location::HttpUrl;
 use super::proxy::Proxies;
@@ -21,6 +22,9 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// and given up after so many probes without an answer.
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// What to do about a 407.
+const PROXY_PASSWORD: &str = "give the proxy's user and password: http://user:password@host:port";
 
 /// How many redirects one request follows.
 const MAX_REDIRECTS: usize = 10;
@@ -158,6 +162,8 @@ pub(super) struct Request<'a> {
     /// Sent to whomever a redirect names.
     pub(super) public: HeaderMap,
     pub(super) body: Option<Bytes>,
+    /// The body is a secret as well: a redirect to another origin is refused.
+    pub(super) secret_body: bool,
 }
 
 /// Sends `request` and follows redirects: at most ten, never from https to http, and never with secrets to
@@ -191,7 +197,7 @@ pub(super) fn send(
                 let text = format!("{}: {}", what(), r.status());
                 return Err(Failure::new(Class::Network, text)
                     .permanent()
-                    .hint("give the proxy's user and password: http://user:password@host:port")
+                    .hint(PROXY_PASSWORD)
                     .into());
             }
             Ok(Ok(response)) => response,
@@ -225,6 +231,13 @@ pub(super) fn send(
             ))
             .into());
         }
+        if request.secret_body && !request.url.same_origin(&next) {
+            return Err(refuse(format!(
+                "{}: redirected to {next} with a secret, which is refused",
+                what()
+            ))
+            .into());
+        }
         url = next;
     }
     let text = format!(
@@ -249,31 +262,23 @@ fn is_redirect(status: StatusCode, method: &Method) -> bool {
 /// What the transport says, without the URL that the library would print in full.
 fn transport(what: String, error: reqwest::Error) -> Failure {
     let error = error.without_url();
-    let certificate = certificate_problem(&error);
+    let (remedy, locked) = (certificate::remedy(&error), wants_proxy_password(&error));
     let failure = Failure::new(Class::Network, what).caused_by(error);
-    if certificate {
-        failure
-            .permanent()
-            .hint("add the server's CA to `ca`, and check this machine's clock")
-    } else {
-        failure
+    match remedy {
+        Some(remedy) => failure.permanent().hint(remedy),
+        None if locked => failure.permanent().hint(PROXY_PASSWORD),
+        None => failure,
     }
 }
 
-/// Whether the server was refused because of its certificate: asking again shows the same one.
-fn certificate_problem(error: &(dyn std::error::Error + 'static)) -> bool {
+/// Whether the proxy answered CONNECT with 407. The library's error for it has no name outside of it.
+fn wants_proxy_password(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
-        if let Some(rustls::Error::InvalidCertificate(_)) = cause.downcast_ref() {
+        if cause.to_string().contains("proxy authorization required") {
             return true;
         }
-        // An io::Error hides what it wraps from source(), and names the source of that instead.
-        next = match cause.downcast_ref::<std::io::Error>() {
-            Some(io) => io
-                .get_ref()
-                .map(|e| e as &(dyn std::error::Error + 'static)),
-            None => cause.source(),
-        };
+        next = cause.source();
     }
     false
 }

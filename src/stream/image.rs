@@ -101,12 +101,13 @@ impl ImageRequest {
     /// registry has a tree in layers, else this one alone. What is declared of the whole (a digest, a signature)
     /// fits no single layer and is refused then.
     pub fn split(self, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<ImageRequest>> {
-        let [Location::Oci(reference)] = self.locations.as_slice() else {
+        let references = oci::references(&self.locations)?;
+        let Some(first) = references.first() else {
             return Ok(vec![self]);
         };
         // What may be exchanged on the way is refused before the registry is asked.
         proof::must_suffice(&self)?;
-        let layers = oci::split(fetcher, reference, &self.registry, self.purpose, budget)?;
+        let layers = oci::split(fetcher, &references, &self.registry, self.purpose, budget)?;
         if layers.len() < 2 {
             return Ok(vec![self]);
         }
@@ -116,7 +117,7 @@ impl ImageRequest {
             || self.signature.is_some();
         if declared {
             let text = format!(
-                "{reference} has {} layers, and the config declares a digest or a signature of one file",
+                "{first} has {} layers, and the config declares a digest or a signature of one file",
                 layers.len()
             );
             return Err(Failure::new(Class::Config, text)
@@ -125,7 +126,7 @@ impl ImageRequest {
         Ok(layers
             .into_iter()
             .map(|layer| ImageRequest {
-                locations: vec![Location::Oci(layer)],
+                locations: layer.into_iter().map(Location::Oci).collect(),
                 ..self.clone()
             })
             .collect())
@@ -155,25 +156,23 @@ impl ImageStream {
             checksums_signed_by,
         } = proof::expectation(fetcher, &request, &mut budget)?;
         let mut locations = request.locations.clone();
-        let mut session = None;
-        if let [Location::Oci(reference), others @ ..] = request.locations.as_slice() {
-            if !others.is_empty() {
-                let text = format!("{what} cannot have mirrors");
-                return Err(Failure::new(Class::Config, text));
-            }
+        let mut sessions = Vec::new();
+        let references = oci::references(&request.locations)?;
+        if !references.is_empty() {
             let blob = oci::resolve(
                 fetcher,
-                reference,
+                &references,
                 &request.registry,
                 request.purpose,
                 &mut budget,
             )?;
-            locations = vec![Location::Http(blob.url)];
             demanded.push(Demand {
                 digest: blob.digest,
-                by: format!("in the manifest of {what}"),
+                by: format!("in the manifest of {}", blob.by),
             });
-            session = Some(blob.session);
+            let (urls, all): (Vec<_>, Vec<_>) = blob.places.into_iter().unzip();
+            locations = urls.into_iter().map(Location::Http).collect();
+            sessions = all;
         }
         let signed = signature.is_some();
         let anchored = !demanded.is_empty() || signed || request.content_digest.is_some();
@@ -188,7 +187,7 @@ impl ImageStream {
             let driver = Driver::new(cancel.clone())?;
             let (headers, budget) = (headers.clone(), budget.clone());
             let download = Download::new(fetcher, driver, &locations, headers, budget, policy);
-            Ok(download.in_session(session.clone()))
+            Ok(download.in_sessions(&sessions))
         };
         let mut first_pass = download(&cancel, false)?;
         let mut head = vec![0; HEAD];

@@ -1,5 +1,6 @@
 //! Where bytes are: a closed set of schemes, and the one way to print a URL without its secrets.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -148,10 +149,18 @@ impl HttpUrl {
         self.0.origin() == other.0.origin()
     }
 
-    pub(super) fn with_query(&self, pairs: &[(&str, &str)]) -> HttpUrl {
+    pub(super) fn with_query(&self, pairs: &[(&'static str, Cow<'_, str>)]) -> HttpUrl {
         let mut url = self.0.clone();
         url.query_pairs_mut().extend_pairs(pairs);
         HttpUrl(url)
+    }
+
+    /// `pairs` as application/x-www-form-urlencoded, which is how a query is written.
+    pub(super) fn form(&self, pairs: &[(&'static str, Cow<'_, str>)]) -> String {
+        let mut url = self.0.clone();
+        url.set_query(None);
+        url.query_pairs_mut().extend_pairs(pairs);
+        url.query().unwrap_or_default().to_owned()
     }
 
     fn accept(url: Url) -> Option<HttpUrl> {

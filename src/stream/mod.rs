@@ -8,6 +8,7 @@
 mod budget;
 mod buffer;
 mod cancel;
+mod certificate;
 mod codec;
 mod digest;
 mod download;

@@ -5,11 +5,21 @@ use nix::libc;
 /// Gives every signal its default effect: the standard library ignores SIGPIPE, and what is ignored stays so in
 /// the next program (signal(7)).
 pub fn default_signals() {
-    // SIGRTMAX is 64; the C library keeps some below SIGRTMIN for itself and refuses those.
+    // struct sigaction of the kernel, at most 40 bytes: all zeros is SIG_DFL without flags and mask.
+    let default = [0u64; 8];
+    // By the system call, because the C library refuses the two that it keeps for itself (32, 33).
     for signal in 1..=64 {
-        // SAFETY: SIG_DFL runs no code of ours.
+        // SAFETY: the kernel reads a struct from `default`, which is longer and lives until the call returns;
+        // SIG_DFL runs no code of ours. The size of a signal set is 8 bytes on every architecture but MIPS,
+        // whose kernel refuses it.
         unsafe {
-            libc::signal(signal, libc::SIG_DFL);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null::<u64>(),
+                8usize,
+            );
         }
     }
 }

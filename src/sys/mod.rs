@@ -2,9 +2,11 @@
 //! the man page or kernel header it follows.
 #![allow(unsafe_code)]
 
+pub mod beneath;
 pub mod block;
 pub mod clock;
 pub mod detached;
+pub mod dm;
 pub mod efivar;
 pub mod exec;
 pub mod kmsg;
@@ -16,3 +18,4 @@ pub mod rtnetlink;
 pub mod swap;
 pub mod tool;
 pub mod uevent;
+pub mod xattr;

@@ -21,6 +21,13 @@ const LIFETIME: Duration = Duration::from_secs(30);
 /// The CA that signed the server's certificate for `127.0.0.1` and `localhost`.
 pub const CA_PEM: &[u8] = include_bytes!("tls/ca.pem");
 
+/// The CA that signed [`EXPIRED_PEM`] (2020 to 2021, for 127.0.0.1), [`FUTURE_PEM`] (from 2100 on, for
+/// 127.0.0.1) and [`OTHER_NAME_PEM`] (for `images.example` and `mirror.example`).
+pub const ODD_CA_PEM: &[u8] = include_bytes!("tls/odd-ca.pem");
+pub const EXPIRED_PEM: &[u8] = include_bytes!("tls/expired.pem");
+pub const FUTURE_PEM: &[u8] = include_bytes!("tls/future.pem");
+pub const OTHER_NAME_PEM: &[u8] = include_bytes!("tls/other-name.pem");
+
 /// What the server does next on a connection. After the last act it closes in order.
 #[derive(Clone, Debug)]
 pub enum Act {
@@ -103,6 +110,20 @@ impl FaultServer {
         FaultServer::start_with(config, Arc::new(respond))
     }
 
+    /// Serves HTTPS with another certificate, one that [`ODD_CA_PEM`] signed.
+    pub fn start_odd_tls(
+        certificate: &[u8],
+        respond: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
+    ) -> FaultServer {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth();
+        let key = include_bytes!("tls/odd.key");
+        FaultServer::start_with_certificate(config, certificate, key, Arc::new(respond))
+    }
+
     /// Serves HTTPS to clients with a certificate of the test client CA only.
     pub fn start_mutual_tls(
         respond: impl Fn(&Request) -> Vec<Act> + Send + Sync + 'static,
@@ -129,10 +150,21 @@ impl FaultServer {
         config: rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>,
         respond: Arc<Respond>,
     ) -> FaultServer {
-        let chain = CertificateDer::pem_slice_iter(include_bytes!("tls/server.pem"))
+        let certificate = include_bytes!("tls/server.pem");
+        let key = include_bytes!("tls/server.key");
+        FaultServer::start_with_certificate(config, certificate, key, respond)
+    }
+
+    fn start_with_certificate(
+        config: rustls::ConfigBuilder<rustls::ServerConfig, rustls::server::WantsServerCert>,
+        certificate: &[u8],
+        key: &[u8],
+        respond: Arc<Respond>,
+    ) -> FaultServer {
+        let chain = CertificateDer::pem_slice_iter(certificate)
             .collect::<Result<Vec<_>, _>>()
             .unwrap();
-        let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/server.key")).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key).unwrap();
         let config = config.with_single_cert(chain, key).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         FaultServer::bind(address, Some(Arc::new(config)), respond)

@@ -72,6 +72,7 @@ impl Lab {
     /// A small system: busybox as init, some files.
     pub fn system(&self, name: &str) -> PathBuf {
         let root = self.path(name);
+        let _ = std::fs::remove_dir_all(&root);
         for directory in [
             "bin",
             "sbin",
@@ -107,20 +108,6 @@ impl Lab {
         let (from, to) = (root.to_str().unwrap(), image.to_str().unwrap());
         tool("mkfs.erofs", &["--quiet", "-zlz4", to, from]);
         image
-    }
-
-    /// A config for the image at `url`, with its digest where it is a file.
-    pub fn config(&self, url: &str) -> Value {
-        let mut image = json!({ "url": url });
-        if let Ok(bytes) = std::fs::read(url) {
-            image["digest"] = format!("sha256:{:x}", Sha256Hex(&bytes)).into();
-        }
-        json!({
-            "apiVersion": "ironroot.dev/v1alpha1",
-            "kind": "BootConfig",
-            "image": image,
-            "memory": {},
-        })
     }
 
     /// Plays `config`; `look` is a shell script that runs afterwards with `$root` as the sysroot.
@@ -171,18 +158,32 @@ pub fn noise(length: usize) -> Vec<u8> {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state >> 24) as u8
+        state.to_le_bytes()[3]
     })
     .take(length)
     .collect()
 }
 
-struct Sha256Hex<'a>(&'a [u8]);
-
-impl std::fmt::LowerHex for Sha256Hex<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Sha256::digest(self.0)
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+/// SHA-256 in hexadecimal digits.
+pub fn sha256(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        write!(text, "{byte:02x}").unwrap();
     }
+    text
+}
+
+/// A config for the image at `url`, with its digest where it is a file.
+pub fn config(url: &str) -> Value {
+    let mut image = json!({ "url": url });
+    if let Ok(bytes) = std::fs::read(url) {
+        image["digest"] = format!("sha256:{}", sha256(&bytes)).into();
+    }
+    json!({
+        "apiVersion": "ironroot.dev/v1alpha1",
+        "kind": "BootConfig",
+        "image": image,
+        "memory": {},
+    })
 }

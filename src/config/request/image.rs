@@ -197,8 +197,24 @@ fn registry_keys(
             *reference = reference.clone().over_plain_http();
         }
     }
-    if in_registry && locations.len() > 1 {
-        problems.add("image.mirrors", "not supported with oci:// in this version");
+    if let Some((first, mirrors)) = locations.split_first_mut() {
+        for (i, mirror) in mirrors.iter_mut().enumerate() {
+            let as_mirror = match (&*first, &*mirror) {
+                (Location::Oci(image), Location::Oci(mirror)) => mirror
+                    .clone()
+                    .as_mirror_of(image)
+                    .map(|reference| Some(Location::Oci(reference))),
+                (Location::Oci(_), _) | (_, Location::Oci(_)) => {
+                    Err("either all are oci://, `image.url` and its mirrors, or none is")
+                }
+                (Location::Http(_) | Location::File(_), _) => Ok(None),
+            };
+            match as_mirror {
+                Ok(Some(location)) => *mirror = location,
+                Ok(None) => {}
+                Err(why) => problems.add(&format!("image.mirrors[{i}]"), why),
+            }
+        }
     }
     let beside = image
         .signature

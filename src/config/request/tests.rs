@@ -80,6 +80,17 @@ fn keys_of_registries_are_for_registries() {
     assert!(with(oci, "").is_ok());
     let pinned = format!("{oci}@sha256:{}", "a".repeat(64));
     assert!(with(&pinned, r#","plainHttp":true"#).is_ok());
+    // A pinned image pins its mirrors, over whatever they come.
+    let mirrored = r#","mirrors":["oci://m/os:v1"],"plainHttp":true"#;
+    let read = with(&pinned, mirrored).unwrap();
+    let mirror = &read.image().unwrap().locations[1];
+    assert!(mirror.to_string().contains("@sha256:aaaa"));
+    let other = format!(r#","mirrors":["oci://m/os@sha256:{}"]"#, "b".repeat(64));
+    let all = with(&pinned, &other).unwrap_err();
+    assert!(
+        all[0].starts_with("image.mirrors[0]: it names another"),
+        "{all:?}"
+    );
     assert!(with(oci, r#","credentials":"{\"auths\":{}}""#).is_ok());
     assert!(with(oci, r#","credentials":"/etc/x.json""#).is_ok());
     for (url, more, part) in [
@@ -93,7 +104,11 @@ fn keys_of_registries_are_for_registries() {
             r#","credentials":"s3cr3t""#,
             "image.credentials: neither",
         ),
-        (oci, r#","mirrors":["https://h/x"]"#, "image.mirrors: "),
+        (
+            oci,
+            r#","mirrors":["oci://m/os","https://h/x"]"#,
+            "image.mirrors[1]: either all",
+        ),
         (
             oci,
             r#","signature":{"type":"minisign"}"#,

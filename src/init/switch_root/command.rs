@@ -44,7 +44,9 @@ impl Switch {
         let cmdline = crate::init::cmdline();
         let mut words = self.init.iter().cloned();
         let named = words.next().map(|w| w.to_string_lossy().into_owned());
-        let init = named.as_deref().or_else(|| cmdline.get("init"));
+        // An empty word, so that arguments can follow.
+        let named = named.as_deref().filter(|name| !name.is_empty());
+        let init = named.or_else(|| cmdline.get("init"));
         let inheritance = Inheritance::new(words, std::env::vars_os(), &cmdline);
         if self.dry_run {
             let ready = preflight(&self.root, init, inheritance)?;

@@ -74,7 +74,7 @@ fn change_root(root: &Path, reporter: &Reporter) -> Result<Option<OwnedFd>> {
             let text = format!("switching to the new root {}", root.display());
             Err(Failure::new(Class::Handover, text)
                 .caused_by(failure)
-                .hint("nothing was changed; the kernel's log may say more"))
+                .hint("the initrd's files are all there; the kernel's log may say more"))
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The mounts of a session, and how they are undone.
 
 use std::fs::DirBuilder;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -21,9 +22,10 @@ impl Mounts {
         Ok(())
     }
 
-    /// Something was mounted at `place` by other means.
-    pub fn note(&mut self, place: PathBuf) {
-        self.0.push(place);
+    /// Mounts `what` at the directory that `target` is, and that messages call `name`. Nothing needs to be undone:
+    /// it goes with the root that it is mounted in.
+    pub fn attach_to(&mut self, what: Detached, target: BorrowedFd<'_>, name: &Path) -> Result<()> {
+        what.attach(target, &name.display().to_string())
     }
 
     /// Leaves all of it mounted.

@@ -10,9 +10,11 @@ use super::selinux;
 use crate::config::request::Verity;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::image::superblock::{self, FileSystem};
+use crate::image::verity;
 use crate::init::modules;
 use crate::plan::memory_root::{Room, RootImage, RootLayout};
 use crate::sys::detached::{self, Flags, Overlay, Tmpfs};
+use crate::sys::dm::{Mapped, Target};
 use crate::sys::loopdev::{LoopDevice, Range};
 use crate::sys::mount;
 use crate::units::{Bytes, SectorSize};
@@ -22,6 +24,9 @@ const IMAGE: &str = "/run/ironroot/image";
 
 /// The image, mounted.
 const LOWER: &str = "/run/ironroot/lower";
+
+/// Name of the device that proves the image.
+const VERITY: &str = "ironroot-root";
 
 /// What is written.
 const UPPER: &str = "/run/ironroot/upper";
@@ -40,15 +45,6 @@ pub fn mount(
         length,
     } = held;
     let fs = file_system(&file, layout)?;
-    if let Some(verity) = verity {
-        return Err(Failure::new(
-            Class::Config,
-            format!(
-                "memory.verity with root hash {} is not supported in this version",
-                verity.root_hash
-            ),
-        ));
-    }
     made.attach(tmpfs, Path::new(IMAGE))?;
     // Nothing is added to it any more.
     mount::resize(Path::new(IMAGE), length)?;
@@ -63,12 +59,17 @@ pub fn mount(
             ..Range::WHOLE
         },
     )?;
+    let proven = verity
+        .map(|verity| verified(&file, length, &device, verity))
+        .transpose()?;
+    let node = proven.as_ref().map_or(device.path(), Mapped::path);
     let options: Vec<(&str, Option<&str>)> =
         fs.read_only_options().iter().map(|o| (*o, None)).collect();
-    let lower = detached::read_only(fs.name(), device.path(), &options)
-        .map_err(|failure| damaged(&fs, failure))?;
+    let lower =
+        detached::read_only(fs.name(), node, &options).map_err(|failure| damaged(&fs, failure))?;
     made.attach(lower, Path::new(LOWER))?;
-    // The mount holds it from now on.
+    // The mount holds them from now on.
+    drop(proven);
     drop(device);
 
     let upper = Path::new(UPPER);
@@ -95,6 +96,46 @@ pub fn mount(
         name: "ironroot",
     };
     made.attach(overlay.mount(Flags::ROOT)?, place)
+}
+
+/// The device through which every block is proven when it is read.
+fn verified(
+    file: &std::fs::File,
+    length: Bytes,
+    device: &LoopDevice,
+    wanted: &Verity,
+) -> Result<Mapped> {
+    let refuse = |why: &str| {
+        Failure::new(
+            Class::Integrity,
+            format!(
+                "dm-verity of the image at byte {}: {why}",
+                wanted.hash_offset.0
+            ),
+        )
+        .hint("give the offset at which `veritysetup format --hash-offset` put the hash tree")
+    };
+    let mut superblock = vec![0; verity::SUPERBLOCK];
+    file.read_exact_at(&mut superblock, wanted.hash_offset.0)
+        .map_err(|_| refuse("the image is shorter"))?;
+    let superblock = verity::read(&superblock).map_err(refuse)?;
+    let data = superblock
+        .data_length()
+        .filter(|data| *data <= length && *data <= wanted.hash_offset)
+        .ok_or_else(|| refuse("its data reaches beyond it"))?;
+    let parameters = superblock
+        .parameters(device.path(), wanted.hash_offset, &wanted.root_hash)
+        .ok_or_else(|| refuse("the offset is not a multiple of its block size"))?;
+    modules::want("dm_mod");
+    modules::want("dm_verity");
+    Mapped::read_only(
+        VERITY,
+        &Target {
+            kind: "verity",
+            parameters: &parameters,
+            length: data,
+        },
+    )
 }
 
 /// Which file system the image is: known already, but for a partition of a disk image.

@@ -2,10 +2,12 @@
 //! image could not start then. Below an overlay the labels stay in the image, and only what is written needs
 //! one.
 
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use crate::config::cmdline::Cmdline;
-use crate::error::{Class, Failure, Result};
+use crate::error::{Class, Failure, Result, printable};
+use crate::sys::xattr;
 
 /// The type of a root directory in the reference policy.
 const ROOT_LABEL: &str = "system_u:object_r:root_t:s0";
@@ -49,8 +51,17 @@ pub fn root_context(lower: &Path) -> Option<String> {
     {
         return None;
     }
-    let _ = lower;
-    Some(ROOT_LABEL.to_owned())
+    let of_image = std::fs::File::open(lower)
+        .ok()
+        .and_then(|root| {
+            xattr::get(xattr::Of::Open(root.as_fd()), b"security.selinux")
+                .ok()
+                .flatten()
+        })
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .map(|label| label.trim_end_matches('\0').to_owned())
+        .filter(|label| printable(label) == *label);
+    Some(of_image.unwrap_or_else(|| ROOT_LABEL.to_owned()))
 }
 
 #[cfg(test)]

@@ -1,15 +1,22 @@
 //! What a session needs beside its root, and what it is told.
 
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use nix::fcntl::AtFlags;
+use nix::sys::stat::fstat;
+use nix::unistd::{Gid, Uid, fchownat};
+
 use super::mounts::Mounts;
 use super::selinux;
-use crate::error::{Class, Context as _, Failure, Result};
+use crate::error::{Class, Context as _, Result};
 use crate::init::switch_root;
-use crate::plan::memory_root::RootLayout;
+use crate::plan::memory_root::{self, RootLayout};
 use crate::report::Reporter;
 use crate::stream::Verified;
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::detached::{Flags, Tmpfs};
 use crate::units::Bytes;
 
 /// What the new system can read about its own boot.
@@ -57,7 +64,8 @@ pub fn tell(told: &Told<'_>, proof: &Verified, layout: &RootLayout) -> Result<()
     write().context(Class::Handover, || format!("writing {BOOT}"))
 }
 
-/// A tmpfs at `path` of the root at `place`, with mode and owner of the directory that is there.
+/// A tmpfs at `path` of the root at `place`, with mode and owner of the directory that is there; one that is
+/// missing is made.
 pub fn scratch(
     place: &Path,
     path: &Path,
@@ -65,11 +73,35 @@ pub fn scratch(
     inodes: u64,
     made: &mut Mounts,
 ) -> Result<()> {
-    let _ = (place, path, size, inodes, made);
-    Err(Failure::new(
-        Class::Config,
-        "memory.scratch is not supported in this version",
-    ))
+    // A link of the image leads to what is in the image, whatever it says.
+    let target = Root::open(place)?.make_directories(path, 0o755, Walk::InRoot)?;
+    let stat = fstat(&target).context(Class::Media, || {
+        format!("looking at {} of the root", path.display())
+    })?;
+    let tmpfs = Tmpfs {
+        size,
+        inodes,
+        mode: stat.st_mode & 0o7777,
+        interleave: false,
+        name: "ironroot-scratch".to_owned(),
+    }
+    .mount(Flags::ROOT)?;
+    // The descriptor of a mount is one that stands for a place only, which fchown(2) does not take.
+    fchownat(
+        &tmpfs,
+        "",
+        Some(Uid::from_raw(stat.st_uid)),
+        Some(Gid::from_raw(stat.st_gid)),
+        AtFlags::AT_EMPTY_PATH,
+    )
+    .context(Class::Media, || {
+        format!("setting the owner of the tmpfs at {}", path.display())
+    })?;
+    made.attach_to(
+        tmpfs,
+        target.as_fd(),
+        &place.join(path.strip_prefix("/").unwrap_or(path)),
+    )
 }
 
 /// Checks that the root at `place` can be started.
@@ -81,8 +113,11 @@ pub fn check(place: &Path, init: Option<&str>, overlay: bool, reporter: &Reporte
         let release = names.release().to_string_lossy();
         warnings.extend(switch_root::check_modules(place, &release));
     }
-    for warning in warnings {
-        reporter.warn(warning);
+    // Our own PID 1 looks again before it switches, and says it then.
+    if place != Path::new(memory_root::ROOT) {
+        for warning in warnings {
+            reporter.warn(warning);
+        }
     }
     if !overlay {
         selinux::must_not_enforce(place, &crate::init::cmdline())?;

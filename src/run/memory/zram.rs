@@ -21,19 +21,14 @@ const PRIORITY: u16 = 100;
 /// where /sys is.
 pub fn swap_on(root: &Path, size: Bytes) -> Result<()> {
     modules::want("zram");
-    let control = root.join("sys/class/zram-control/hot_add");
-    let number: u32 = std::fs::read_to_string(&control)
-        .context(Class::Config, || format!("reading {}", control.display()))
-        .map_err(|f| f.hint("add the module zram to the initrd, or leave `memory.zram` away"))?
-        .trim()
-        .parse()
-        .context(Class::Media, || "reading the number of a new zram device")?;
+    let number = free_device(root)?;
     let settings = root.join(format!("sys/block/zram{number}"));
     // The kernel's choice is good where it does not know this one.
     let _ = std::fs::write(settings.join("comp_algorithm"), "zstd");
     let disksize = settings.join("disksize");
     std::fs::write(&disksize, size.0.to_string())
-        .context(Class::Media, || format!("writing {}", disksize.display()))?;
+        .context(Class::Config, || format!("writing {}", disksize.display()))
+        .map_err(|f| f.hint("the kernel's log names the compressor that is missing: add its module to the initrd"))?;
     let node = PathBuf::from(format!("/dev/zram{number}"));
     let deadline = Deadline::after(NODE);
     while !node.exists() && !deadline.passed() {
@@ -53,6 +48,21 @@ pub fn swap_on(root: &Path, size: Bytes) -> Result<()> {
         })?;
     drop(device);
     swap::on(&node, PRIORITY).context(Class::Media, || format!("swapping to {}", node.display()))
+}
+
+/// The number of a device that nobody uses: the one that the module makes when it is loaded, else a new one.
+fn free_device(root: &Path) -> Result<u32> {
+    let first = std::fs::read_to_string(root.join("sys/block/zram0/disksize"));
+    if first.is_ok_and(|size| size.trim() == "0") {
+        return Ok(0);
+    }
+    let control = root.join("sys/class/zram-control/hot_add");
+    std::fs::read_to_string(&control)
+        .context(Class::Config, || format!("reading {}", control.display()))
+        .map_err(|f| f.hint("add the module zram to the initrd, or leave `memory.zram` away"))?
+        .trim()
+        .parse()
+        .context(Class::Media, || "reading the number of a new zram device")
 }
 
 /// The first page of a swap area (kernel: include/linux/swap.h, `union swap_header`, version 1).

@@ -13,6 +13,8 @@ pub(super) enum Credential {
     Password { user: String, password: String },
     /// A token that the registry takes as it is.
     Token(String),
+    /// A token that the registry's token server exchanges for such a one (OAuth 2, grant "refresh_token").
+    Identity(String),
 }
 
 impl fmt::Debug for Credential {
@@ -72,6 +74,10 @@ pub(super) fn credential(
     if let Some(token) = &auth.registrytoken {
         return Ok(Some(Credential::Token(token.clone())));
     }
+    // Docker writes it beside an `auth` that has only the user's name.
+    if let Some(token) = auth.identitytoken.as_ref().filter(|t| !t.is_empty()) {
+        return Ok(Some(Credential::Identity(token.clone())));
+    }
     if let (Some(user), Some(password)) = (&auth.username, &auth.password) {
         return Ok(Some(Credential::Password {
             user: user.clone(),
@@ -91,11 +97,6 @@ pub(super) fn credential(
                 "the `auth` of {registry} is not base64 of user:password"
             )),
         };
-    }
-    if auth.identitytoken.is_some() {
-        return Err(format!(
-            "the identity token of {registry} is not supported, only passwords and registry tokens"
-        ));
     }
     Ok(None)
 }
@@ -192,7 +193,7 @@ mod tests {
         // "me:secret" and "other:x:y"
         let config = br#"{"auths":{"h:5000":{"auth":"bWU6c2VjcmV0"},"h:5000/team":{"auth":"b3RoZXI6eDp5"},
             "https://index.docker.io/v1/":{"username":"d","password":"p"},"t":{"registrytoken":"tok"},
-            "i":{"identitytoken":"x"},"bad":{"auth":"@@"}},"credsStore":"desktop"}"#;
+            "i":{"auth":"bWU6","identitytoken":"x"},"bad":{"auth":"@@"}},"credsStore":"desktop"}"#;
         let password = |user: &str, password: &str| {
             Some(Credential::Password {
                 user: user.to_owned(),
@@ -208,7 +209,11 @@ mod tests {
             Some(Credential::Token("tok".to_owned()))
         );
         assert_eq!(of("h", "os").unwrap(), None);
-        assert!(of("i", "os").is_err() && of("bad", "os").is_err());
+        assert_eq!(
+            of("i", "os").unwrap(),
+            Some(Credential::Identity("x".to_owned()))
+        );
+        assert!(of("bad", "os").is_err());
         assert!(
             !check_docker_config(b"{\"auths\":\"s3cr3t\"}")
                 .unwrap_err()

@@ -11,14 +11,18 @@ pub(super) use access::check_docker_config;
 pub use reference::OciReference;
 pub(super) use session::Session;
 
+use std::fmt::Write as _;
+use std::time::Duration;
+
 use sha2::{Digest as _, Sha256};
 
 use super::budget::Budget;
 use super::cancel::{Cancel, Driver};
 use super::codec::Purpose;
 use super::fetch::Fetcher;
-use super::location::HttpUrl;
-use crate::error::{Class, Failure, Result};
+use super::location::{HttpUrl, Location};
+use crate::error::{Class, Failure, Result, chain};
+use crate::report::Event;
 use crate::units::{Digest, HashAlgorithm};
 
 /// How a registry is asked.
@@ -43,70 +47,199 @@ impl std::fmt::Debug for RegistryAccess {
     }
 }
 
-/// A disk in a registry.
+/// A disk in one registry or in several.
 #[derive(Debug)]
 pub(super) struct Blob {
-    pub(super) url: HttpUrl,
     pub(super) digest: Digest,
-    /// What the download goes on with.
-    pub(super) session: Session,
+    /// Which reference led to it.
+    pub(super) by: OciReference,
+    /// Where it is, and what the download goes on with there.
+    pub(super) places: Vec<(HttpUrl, Session)>,
 }
 
-/// Finds the disk that `reference` means for this machine; of a reference to a layer, that layer. What may heal
-/// is retried within `budget`.
+/// The references among `locations`: all of them, or none.
+pub(super) fn references(locations: &[Location]) -> Result<Vec<OciReference>> {
+    let mut references = Vec::new();
+    for location in locations {
+        if let Location::Oci(reference) = location {
+            references.push(reference.clone());
+        }
+    }
+    if !references.is_empty() && references.len() < locations.len() {
+        let text = "an image and its mirrors are either all in registries or all outside of them";
+        return Err(Failure::new(Class::Config, text));
+    }
+    Ok(references)
+}
+
+/// Finds the disk that `references`, an image and its mirrors, mean for this machine. The first registry that
+/// answers says which blob it is; the others must have this very blob. What may heal is retried within `budget`.
 pub(super) fn resolve(
     fetcher: &Fetcher,
-    reference: &OciReference,
+    references: &[OciReference],
     access: &RegistryAccess,
     purpose: Purpose,
     budget: &mut Budget,
 ) -> Result<Blob> {
-    let (digest, session) = if let Some(layer) = reference.layer() {
-        (layer.clone(), Session::new(reference, access)?)
+    let one_layer = references.first().and_then(|r| Some((r.layer()?, r)));
+    let (digest, by, sessions) = if let Some((layer, by)) = one_layer {
+        (layer.clone(), by.clone(), sessions(references, access)?)
     } else {
-        let (mut layers, session) = layers(fetcher, reference, access, purpose, budget)?;
+        let (mut layers, by, sessions) = layers(fetcher, references, access, purpose, budget)?;
         let (Some(one), true) = (layers.pop(), layers.is_empty()) else {
-            let text = format!("{reference} has several layers");
+            let text = format!("{by} has several layers");
             return Err(Failure::new(Class::Bug, text));
         };
-        (one, session)
+        (one, by, sessions)
     };
-    let path = format!("/v2/{}/blobs/{digest}", reference.repository());
-    let url = session.url(&path)?;
-    Ok(Blob {
-        url,
-        digest,
-        session,
-    })
+    let mut places = Vec::new();
+    for (reference, session) in references.iter().zip(sessions) {
+        let path = format!("/v2/{}/blobs/{digest}", reference.repository());
+        places.push((session.url(&path)?, session));
+    }
+    // The one that answered is asked first.
+    let first = references.iter().position(|r| *r == by).unwrap_or(0);
+    places.rotate_left(first);
+    Ok(Blob { digest, by, places })
 }
 
-/// The layers of `reference` that serve `purpose`, each as a reference of its own.
+/// The layers that serve `purpose`, each as references of its own: an image and its mirrors.
 pub(super) fn split(
     fetcher: &Fetcher,
-    reference: &OciReference,
+    references: &[OciReference],
     access: &RegistryAccess,
     purpose: Purpose,
     budget: &mut Budget,
-) -> Result<Vec<OciReference>> {
-    let (layers, _) = layers(fetcher, reference, access, purpose, budget)?;
-    Ok(layers.iter().map(|d| reference.of_layer(d)).collect())
+) -> Result<Vec<Vec<OciReference>>> {
+    let (layers, _, _) = layers(fetcher, references, access, purpose, budget)?;
+    let of = |digest| references.iter().map(|r| r.of_layer(digest)).collect();
+    Ok(layers.iter().map(of).collect())
 }
 
+fn sessions(references: &[OciReference], access: &RegistryAccess) -> Result<Vec<Session>> {
+    references.iter().map(|r| Session::new(r, access)).collect()
+}
+
+/// The layers, which reference led to them, and a session for each.
 fn layers(
     fetcher: &Fetcher,
-    reference: &OciReference,
+    references: &[OciReference],
     access: &RegistryAccess,
     purpose: Purpose,
     budget: &mut Budget,
-) -> Result<(Vec<Digest>, Session)> {
+) -> Result<(Vec<Digest>, OciReference, Vec<Session>)> {
     let driver = Driver::new(Cancel::default())?;
-    let mut session = Session::new(reference, access)?;
+    let mut sessions = sessions(references, access)?;
+    let question = Question {
+        arch: &access.arch,
+        purpose,
+    };
+    let mut candidates: Vec<_> = references.iter().zip(sessions.iter_mut()).collect();
+    let (digests, by) = match candidates.as_mut_slice() {
+        [(reference, session)] => {
+            let digests = find(fetcher, &driver, reference, session, question, budget)?;
+            (digests, *reference)
+        }
+        several => first_that_answers(fetcher, &driver, several, question, budget)?,
+    };
+    let by = by.clone();
+    Ok((digests, by, sessions))
+}
+
+/// What is looked for in an index and a manifest.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    /// As `uname -m` has it.
+    arch: &'a str,
+    purpose: Purpose,
+}
+
+/// Asks one registry after the other, round after round, until one knows the disk.
+fn first_that_answers<'a>(
+    fetcher: &Fetcher,
+    driver: &Driver,
+    several: &mut [(&'a OciReference, &mut Session)],
+    question: Question<'_>,
+    budget: &mut Budget,
+) -> Result<(Vec<Digest>, &'a OciReference)> {
+    let mut failures: Vec<Option<Failure>> = several.iter().map(|_| None).collect();
+    let mut round = 0;
+    loop {
+        for ((reference, session), last) in several.iter_mut().zip(&mut failures) {
+            if last.as_ref().is_some_and(|f| !f.is_transient()) {
+                continue;
+            }
+            // Once each: another registry may have it now.
+            let mut once = Budget::new(Duration::ZERO);
+            match find(fetcher, driver, reference, session, question, &mut once) {
+                Ok(digests) => {
+                    budget.renew();
+                    return Ok((digests, reference));
+                }
+                Err(failure) => *last = Some(failure),
+            }
+        }
+        let hopeless = failures.iter().flatten().all(|f| !f.is_transient());
+        if hopeless || budget.is_used_up() {
+            return Err(none_answered(several, failures));
+        }
+        let delay = fetcher
+            .options()
+            .backoff
+            .delay(round)
+            .min(budget.remaining());
+        let error = failures
+            .iter()
+            .flatten()
+            .map(|f| chain(f))
+            .collect::<Vec<_>>();
+        fetcher.reporter().emit(Event::Retry {
+            error: error.join("; "),
+            in_milliseconds: u64::try_from(delay.as_millis()).unwrap_or(u64::MAX),
+        });
+        driver.sleep(delay)?;
+        round = round.saturating_add(1);
+    }
+}
+
+/// The failure of all registries: the first one's, with what the others said.
+fn none_answered(
+    several: &[(&OciReference, &mut Session)],
+    failures: Vec<Option<Failure>>,
+) -> Failure {
+    let mut all = several.iter().zip(failures.into_iter().flatten());
+    let Some((_, first)) = all.next() else {
+        return Failure::new(Class::Bug, "an image without a registry");
+    };
+    let mut text = "no registry has the image".to_owned();
+    for ((reference, _), failure) in all {
+        let _ = write!(text, "; {reference}: {}", chain(&failure));
+    }
+    let next = first.next().to_owned();
+    let whole = Failure::new(first.class(), text).hint(next);
+    let whole = if first.is_transient() {
+        whole
+    } else {
+        whole.permanent()
+    };
+    whole.caused_by(first)
+}
+
+/// The digests of the layers that `reference` means.
+fn find(
+    fetcher: &Fetcher,
+    driver: &Driver,
+    reference: &OciReference,
+    session: &mut Session,
+    question: Question<'_>,
+    budget: &mut Budget,
+) -> Result<Vec<Digest>> {
     let mut wanted = reference.wanted();
     let mut demanded = reference.digest().cloned();
     // An index, then a manifest.
     for _ in 0..2 {
         let path = format!("/v2/{}/manifests/{wanted}", reference.repository());
-        let text = session.get(fetcher, &driver, &path, budget)?;
+        let text = session.get(fetcher, driver, &path, budget)?;
         if let Some(demanded) = &demanded {
             let found = digest_like(demanded, &text);
             if found != *demanded {
@@ -119,8 +252,8 @@ fn layers(
                 ));
             }
         }
-        let next = manifest::read(&text, &access.arch, purpose).map_err(|why| {
-            let hint = match purpose {
+        let next = manifest::read(&text, question.arch, question.purpose).map_err(|why| {
+            let hint = match question.purpose {
                 Purpose::Disk => "name an image with a raw disk as a layer of type application/vnd.ironcore.image.rootfs",
                 Purpose::Root => "name an image with a layer of type application/vnd.ironcore.image.squashfs, or an ordinary container image of a whole system",
             };
@@ -131,7 +264,7 @@ fn layers(
                 wanted = digest.to_string();
                 demanded = Some(digest);
             }
-            manifest::Next::Layers(layers) => return Ok((layers, session)),
+            manifest::Next::Layers(layers) => return Ok(layers),
         }
     }
     let text = format!("{reference}: the index leads to another index");

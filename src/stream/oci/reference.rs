@@ -41,6 +41,21 @@ impl OciReference {
         self.layer.as_ref()
     }
 
+    /// The same as a mirror of `image`: a digest that one of them names holds for it. Fails where both name
+    /// one and they differ.
+    pub fn as_mirror_of(mut self, image: &OciReference) -> Result<OciReference, &'static str> {
+        match (&self.digest, &image.digest) {
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                Err("it names another digest than `image.url`")
+            }
+            (Some(_), _) => Ok(self),
+            (None, _) => {
+                self.digest.clone_from(&image.digest);
+                Ok(self)
+            }
+        }
+    }
+
     /// Whether somebody on the way could exchange what is meant.
     pub(in crate::stream) fn is_open_to_change(&self) -> bool {
         self.plain_http && self.digest.is_none() && self.layer.is_none()

@@ -1,7 +1,11 @@
 //! Requests to one repository: unasked without credentials, then as the registry demands.
 
+use std::borrow::Cow;
+
 use bytes::Bytes as Shared;
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE,
+};
 use reqwest::{Method, StatusCode};
 use serde::Deserialize;
 
@@ -29,6 +33,9 @@ pub(in crate::stream) struct Session {
     credential: Option<Credential>,
     authorization: Option<HeaderValue>,
 }
+
+/// Keys and values of a query or a form.
+type Pairs<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
 #[derive(Deserialize)]
 struct Token {
@@ -167,15 +174,23 @@ impl Session {
                 },
                 credential,
             ) => {
-                let url = self
-                    .token_url(realm, service.as_deref(), scope.as_deref())
+                let (realm, pairs) = self
+                    .token_query(realm, service.as_deref(), scope.as_deref())
                     .map_err(refuse)?;
                 let mut private = HeaderMap::new();
-                if let Some(Credential::Password { user, password }) = credential {
-                    let value = secret(&basic(user, password)).map_err(refuse)?;
-                    private.insert(AUTHORIZATION, value);
-                }
-                let response = send(fetcher, driver, &url, &private, "application/json")?;
+                let (url, form) = match credential {
+                    Some(Credential::Identity(token)) => {
+                        let form = exchange(&realm, pairs, token);
+                        (realm, Some(form))
+                    }
+                    Some(Credential::Password { user, password }) => {
+                        let value = secret(&basic(user, password)).map_err(refuse)?;
+                        private.insert(AUTHORIZATION, value);
+                        (realm.with_query(&pairs), None)
+                    }
+                    Some(Credential::Token(_)) | None => (realm.with_query(&pairs), None),
+                };
+                let response = ask(fetcher, driver, &url, &private, "application/json", form)?;
                 let text = body(fetcher, driver, &url, response)?;
                 let token: Token = serde_json::from_slice(&text)
                     .map_err(|_| refuse(format!("{url} gives no token")))?;
@@ -188,13 +203,14 @@ impl Session {
         Ok(())
     }
 
-    /// Where a token is. A registry spoken to over TLS must not send credentials elsewhere without it.
-    fn token_url(
+    /// Where a token is, and for what. A registry spoken to over TLS must not send credentials elsewhere
+    /// without it.
+    fn token_query<'a>(
         &self,
         realm: &str,
-        service: Option<&str>,
+        service: Option<&'a str>,
         scope: Option<&str>,
-    ) -> Result<HttpUrl, String> {
+    ) -> Result<(HttpUrl, Pairs<'a>), String> {
         let shown = printable(realm.split('?').next().unwrap_or_default());
         let realm: HttpUrl = realm
             .parse()
@@ -208,11 +224,11 @@ impl Session {
             Some(scope) => scope.to_owned(),
             None => format!("repository:{}:pull", self.repository),
         };
-        let mut pairs = vec![("scope", scope.as_str())];
+        let mut pairs = vec![("scope", Cow::Owned(scope))];
         if let Some(service) = service {
-            pairs.insert(0, ("service", service));
+            pairs.insert(0, ("service", Cow::Borrowed(service)));
         }
-        Ok(realm.with_query(&pairs))
+        Ok((realm, pairs))
     }
 }
 
@@ -255,6 +271,16 @@ fn secret(value: &str) -> Result<HeaderValue, String> {
     Ok(value)
 }
 
+/// The form that asks for a token (distribution's "OAuth2 Token Authentication").
+fn exchange(realm: &HttpUrl, mut pairs: Pairs<'_>, token: &str) -> Shared {
+    pairs.extend([
+        ("grant_type", "refresh_token".into()),
+        ("client_id", "ironroot".into()),
+        ("refresh_token", Cow::Owned(token.to_owned())),
+    ]);
+    Shared::from(realm.form(&pairs))
+}
+
 fn send(
     fetcher: &Fetcher,
     driver: &Driver,
@@ -262,14 +288,35 @@ fn send(
     private: &HeaderMap,
     accept: &'static str,
 ) -> Result<reqwest::Response, Attempt> {
+    ask(fetcher, driver, url, private, accept, None)
+}
+
+/// GET, or POST with a form, which is a secret.
+fn ask(
+    fetcher: &Fetcher,
+    driver: &Driver,
+    url: &HttpUrl,
+    private: &HeaderMap,
+    accept: &'static str,
+    form: Option<Shared>,
+) -> Result<reqwest::Response, Attempt> {
     let mut public = HeaderMap::new();
     public.insert(ACCEPT, HeaderValue::from_static(accept));
+    if form.is_some() {
+        let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
+        public.insert(CONTENT_TYPE, kind);
+    }
     let request = http::Request {
-        method: Method::GET,
+        method: if form.is_some() {
+            Method::POST
+        } else {
+            Method::GET
+        },
         url,
         private,
         public,
-        body: None::<Shared>,
+        secret_body: form.is_some(),
+        body: form,
     };
     http::send(
         fetcher.client(),
