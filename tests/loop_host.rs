@@ -175,9 +175,10 @@ fn what_mkfs_makes_is_what_blkid_sees() {
             "crypto_LUKS",
             "erofs",
         ];
-        match reads.iter().any(|kind| want.starts_with(kind)) {
-            true => assert_eq!(uuid.unwrap_or_default(), ask("UUID"), "{script}"),
-            false => assert!(uuid.is_none() || uuid == Some(ask("UUID")), "{script}"),
+        if reads.iter().any(|kind| want.starts_with(kind)) {
+            assert_eq!(uuid.unwrap_or_default(), ask("UUID"), "{script}")
+        } else {
+            assert!(uuid.is_none() || uuid == Some(ask("UUID")), "{script}")
         }
     }
 }

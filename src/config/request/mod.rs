@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
-pub use preserve::Preserved;
+pub use preserve::{Preserved, Source};
 
 use super::parse::Problem;
 use super::wire;

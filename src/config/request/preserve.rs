@@ -158,7 +158,7 @@ pub(super) fn read(config: &wire::BootConfig, problems: &mut Problems) -> Vec<Pr
         let path = format!("preserve[{i}]");
         let claim = given
             .claim_bound
-            .then(|| config.metadata.claim.as_str())
+            .then_some(config.metadata.claim.as_str())
             .inspect(|claim| {
                 if claim.is_empty() {
                     problems.add(
@@ -425,10 +425,13 @@ fn octal_mode(text: &str) -> Result<u32, &'static str> {
 /// `0:0`: numbers, because the names are in the image, and the image changes.
 fn numeric_owner(text: &str) -> Result<(u32, u32), &'static str> {
     const WRONG: &str = "not two numbers, such as 0:0";
-    let number = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
-        // The largest stands for "leave it" in chown(2).
-        true => text.parse().ok().filter(|n| *n != u32::MAX),
-        false => None,
+    let number = |text: &str| {
+        if text.bytes().all(|b| b.is_ascii_digit()) {
+            // The largest stands for "leave it" in chown(2).
+            text.parse().ok().filter(|n| *n != u32::MAX)
+        } else {
+            None
+        }
     };
     let (user, group) = text.split_once(':').ok_or(WRONG)?;
     Ok((number(user).ok_or(WRONG)?, number(group).ok_or(WRONG)?))

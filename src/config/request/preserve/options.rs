@@ -108,9 +108,10 @@ pub(super) fn parse(given: &[String]) -> Result<MountOptions, Vec<(usize, String
             _ => wrong.push((i, UNKNOWN.to_owned())),
         }
     }
-    match wrong.is_empty() {
-        true => Ok(options),
-        false => Err(wrong),
+    if wrong.is_empty() {
+        Ok(options)
+    } else {
+        Err(wrong)
     }
 }
 
