@@ -18,10 +18,12 @@ use mounts::Mounts;
 use tree::Tree;
 
 use super::image_source::{self, Parts, Source};
+use super::preserve::{self, Preserving};
 use crate::config::request::Verity;
 use crate::config::wire::{ImageKind, MemoryMethod};
 use crate::error::{Class, Failure, Result};
 use crate::plan::memory_root::{self, Lengths, Room, RootLayout};
+use crate::plan::preserve::{Binding, SourceDevice};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
 use crate::units::Bytes;
@@ -75,6 +77,7 @@ pub struct Mounted {
     place: PathBuf,
     proofs: Vec<Verified>,
     layout: RootLayout,
+    preserving: Preserving,
 }
 
 /// What [`Session::open`] goes by.
@@ -222,7 +225,38 @@ impl Session {
             place: place.to_owned(),
             proofs,
             layout,
+            preserving: Preserving::default(),
         })))
+    }
+
+    /// Opens a device with preserved content.
+    pub fn open_source(self, source: &SourceDevice, reporter: &Reporter) -> Result<Session> {
+        match self {
+            Session::Mounted(mut mounted) => {
+                mounted
+                    .preserving
+                    .open(source, &mut mounted.mounts, reporter)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("openSource")),
+        }
+    }
+
+    /// Attaches a preserved path to the root.
+    pub fn preserve(self, binding: &Binding, reporter: &Reporter) -> Result<Session> {
+        match self {
+            Session::Mounted(mut mounted) => {
+                let places = preserve::Places {
+                    root: &mounted.place,
+                    lower: mounted.layout.overlay.then_some(Path::new(overlay::LOWER)),
+                };
+                mounted
+                    .preserving
+                    .attach(binding, places, &mut mounted.mounts, reporter)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("preserve")),
+        }
     }
 
     /// A tmpfs at `path` of the root.
@@ -241,6 +275,7 @@ impl Session {
         match self {
             Session::Mounted(mounted) => {
                 session::check(&mounted.place, init, mounted.layout.overlay, reporter)?;
+                mounted.preserving.verify(&mounted.place, reporter)?;
                 Ok(Session::Mounted(mounted))
             }
             other => Err(other.out_of_order("checkRoot")),
