@@ -345,6 +345,16 @@ pub fn adopt(
     })
 }
 
+/// Only a tree can be in several layers.
+pub fn must_be_layers(layout: &RootLayout) -> Result<(), Refusal> {
+    match layout.image {
+        RootImage::Tar => Ok(()),
+        RootImage::FileSystem(_) | RootImage::Partition { .. } => Err(Refusal::NotARoot {
+            why: format!("it has several layers, and the first is {}", layout.image),
+        }),
+    }
+}
+
 fn identify(head: &[u8], kind: ImageKind, arch: &str) -> Result<RootImage, Refusal> {
     let not_a_root = |why: &str| Refusal::NotARoot {
         why: why.to_owned(),
