@@ -176,9 +176,9 @@ fn what_mkfs_makes_is_what_blkid_sees() {
             "erofs",
         ];
         if reads.iter().any(|kind| want.starts_with(kind)) {
-            assert_eq!(uuid.unwrap_or_default(), ask("UUID"), "{script}")
+            assert_eq!(uuid.unwrap_or_default(), ask("UUID"), "{script}");
         } else {
-            assert!(uuid.is_none() || uuid == Some(ask("UUID")), "{script}")
+            assert!(uuid.is_none() || uuid == Some(ask("UUID")), "{script}");
         }
     }
 }

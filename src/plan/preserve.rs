@@ -408,8 +408,9 @@ fn source(
             options.push((*word).to_owned());
         }
     }
-    let read_only = users.iter().all(|(_, u)| u.options.flags.read_only);
-    if format.is_some() && (disk.read_only || read_only) {
+    // On a device that cannot be written those entries stay that do not write.
+    let read_only = disk.read_only || users.iter().all(|(_, u)| u.options.flags.read_only);
+    if format.is_some() && read_only {
         return Err(Trouble::ReadOnly(device.name.to_owned()));
     }
     let wanted = users.first().map(|(_, u)| u.source.to_string());

@@ -177,12 +177,15 @@ impl Preserving {
 /// What is required stops the boot, with the code of preserved paths whatever went wrong; the rest warns.
 fn tolerate(failure: Failure, what: &str, required: bool, reporter: &Reporter) -> Result<()> {
     if required {
-        let hint = failure.next().to_owned();
-        return Err(
-            Failure::new(Class::Preserve, format!("{what} cannot be preserved"))
-                .caused_by(failure)
-                .hint(hint),
-        );
+        let outer = Failure::new(Class::Preserve, format!("{what} cannot be preserved"));
+        // What other classes advise in general does not fit here.
+        let outer = if failure.next() == failure.class().advice() {
+            outer
+        } else {
+            let hint = failure.next().to_owned();
+            outer.hint(hint)
+        };
+        return Err(outer.caused_by(failure));
     }
     reporter.warn(format!(
         "{what} is not preserved and shows the image's content: {}",
