@@ -90,6 +90,24 @@ fn keys(schema: &Value, part: &Value, path: &str, out: &mut BTreeSet<String>) {
 }
 
 #[test]
+fn the_boot_config_with_preserved_paths_is_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let docs = read("docs/preserve.md");
+    let shown = blocks(&docs, "json");
+    let file = folder.path().join("config.json");
+    fs::write(&file, shown[0]).unwrap();
+    let said = stdout(&["check", file.to_str().unwrap()]);
+    assert!(said.ends_with(": good\n"), "{said}");
+    // A single entry, as it stands in the list.
+    for entry in &shown[1..] {
+        let mut config: Value = serde_json::from_str(shown[0]).unwrap();
+        config["preserve"] = Value::Array(vec![serde_json::from_str(entry).unwrap()]);
+        fs::write(&file, config.to_string()).unwrap();
+        assert!(stdout(&["check", file.to_str().unwrap()]).ends_with(": good\n"));
+    }
+}
+
+#[test]
 fn every_key_of_the_schema_is_in_the_docs() {
     let schema: Value = serde_json::from_str(&stdout(&["schema"])).unwrap();
     let mut all = BTreeSet::new();

@@ -163,6 +163,23 @@ fn what_mkfs_makes_is_what_blkid_sees() {
         assert_eq!(ask("TYPE"), *want, "{script}");
         let label = disk.contents[0].label.clone().unwrap_or_default();
         assert_eq!(label, ask("LABEL"), "{script}");
+        // Formats whose UUID is not read give none, never another.
+        let uuid = disk.contents[0].uuid.clone();
+        let reads = [
+            "ext",
+            "vfat",
+            "xfs",
+            "btrfs",
+            "f2fs",
+            "swap",
+            "crypto_LUKS",
+            "erofs",
+        ];
+        if reads.iter().any(|kind| want.starts_with(kind)) {
+            assert_eq!(uuid.unwrap_or_default(), ask("UUID"), "{script}");
+        } else {
+            assert!(uuid.is_none() || uuid == Some(ask("UUID")), "{script}");
+        }
     }
 }
 

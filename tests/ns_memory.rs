@@ -150,6 +150,85 @@ fn of_a_disk_image_only_the_root_is_kept() {
     }
 }
 
+/// An archive of `root`, made by GNU tar.
+fn archive(lab: &Lab, root: &std::path::Path, name: &str) -> String {
+    let path = lab.path(name).to_str().unwrap().to_owned();
+    tool(
+        "tar",
+        &["-C", root.to_str().unwrap(), "--xattrs", "-caf", &path, "."],
+    );
+    path
+}
+
+#[test]
+fn an_archive_is_unpacked_while_it_comes() {
+    let lab = Lab::new();
+    let root = lab.system("root");
+    for name in ["a.tar", "a.tar.gz", "a.tar.zst", "a.tar.xz"] {
+        let image = archive(&lab, &root, name);
+        let boot = is_a_root(&lab.play(&session::config(&image), LOOK), "a tar archive");
+        assert_eq!(boot["method"], "extract");
+    }
+}
+
+#[test]
+fn an_archive_that_is_not_good_to_its_end_leaves_nothing() {
+    let lab = Lab::new();
+    let root = lab.system("root");
+    let image = archive(&lab, &root, "a.tar");
+    let good = std::fs::read(&image).unwrap();
+    let play = |bytes: &[u8], memory: Value| {
+        std::fs::write(&image, bytes).unwrap();
+        let mut config = session::config(&image);
+        config["memory"] = memory;
+        lab.play(&config, "")
+    };
+    // Everything fits but the digest, which is known at the end.
+    let mut config = session::config(&image);
+    config["image"]["digest"] = format!("sha256:{}", "0".repeat(64)).into();
+    lab.play(&config, "").failed_with(12, &["has the digest"]);
+    // Cut at the border of an entry, where a lenient reader sees an end.
+    play(&good[..512 * 8], json!({})).failed_with(12, &["loadRoot"]);
+    // More than may be written.
+    play(&good, json!({ "size": "2MiB" })).failed_with(15, &["16.0 MiB"]);
+    let full = play(&good, json!({ "size": "16MiB", "inodes": 10 }));
+    full.failed_with(15, &["inodes", "loadRoot"]);
+    // A way out of the root.
+    tool(
+        "tar",
+        &[
+            "-C",
+            root.to_str().unwrap(),
+            "--transform=s,^./payload,../../payload,",
+            "-cPf",
+            &image,
+            ".",
+        ],
+    );
+    let bytes = std::fs::read(&image).unwrap();
+    play(&bytes, json!({})).failed_with(12, &["..", "loadRoot"]);
+    // A file system is not unpacked, and an archive not mounted.
+    let squashfs = lab.squashfs(&root, "a.squashfs");
+    let mut config = session::config(squashfs.to_str().unwrap());
+    config["memory"] = json!({ "method": "Extract" });
+    lab.play(&config, "").failed_with(12, &["squashfs"]);
+    play(&good, json!({ "method": "Overlay" })).failed_with(12, &["tar archive"]);
+}
+
+#[test]
+fn an_unpacked_image_that_enforces_selinux_is_refused() {
+    let lab = Lab::new();
+    let root = lab.system("root");
+    std::fs::create_dir(root.join("etc/selinux")).unwrap();
+    std::fs::write(root.join("etc/selinux/config"), "SELINUX=enforcing\n").unwrap();
+    let image = archive(&lab, &root, "a.tar");
+    lab.play(&session::config(&image), "")
+        .failed_with(17, &["SELinux", "squashfs"]);
+    let image = lab.squashfs(&root, "a.squashfs");
+    let seen = lab.play(&session::config(image.to_str().unwrap()), LOOK);
+    is_a_root(&seen, "squashfs");
+}
+
 #[test]
 fn an_image_that_is_damaged_or_not_the_declared_one_leaves_nothing() {
     let lab = Lab::new();

@@ -221,6 +221,30 @@ fn debian_runs_from_a_squashfs_that_came_over_the_network() {
 }
 
 #[test]
+fn debian_runs_from_an_archive_that_is_unpacked_while_it_comes() {
+    let options = [
+        "--work",
+        "memory-tar",
+        "--image",
+        "debian.tar.zst",
+        "--disk-size",
+        "64M",
+    ];
+    let scenario = Scenario::new("memory-uefi", &options);
+    let console = debian_runs(&scenario, "extract");
+    assert!(fact(&console, "root").ends_with("tmpfs"), "{console}");
+}
+
+#[test]
+fn debian_runs_from_the_layers_of_a_container_image() {
+    let scenario = Scenario::new("memory-oci", &["--disk-size", "64M"]);
+    let console = debian_runs(&scenario, "extract");
+    // The second layer replaced a file and took one away.
+    assert!(fact(&console, "hostname").starts_with("oci"), "{console}");
+    assert_eq!(fact(&console, "issue.net"), "absent");
+}
+
+#[test]
 fn too_little_memory_is_refused_with_both_numbers_and_on_failure_acts() {
     let folder = tempfile::tempdir().unwrap();
     let disk = disk_with(folder.path(), "tiny.squashfs");

@@ -48,6 +48,7 @@ install() {
     for file in /etc/ironroot/config.json /etc/ironroot/config.json.* /etc/ironroot/keys/*; do
         [[ -f $file ]] && inst_simple "$file"
     done
+    # shellcheck disable=SC2154 # dracut sets it
     inst_hook cmdline 30 "$moddir/parse-ironroot.sh"
     if dracut_module_included "systemd"; then
         inst_simple "$moddir/ironroot.service" "$systemdsystemunitdir/ironroot.service"

@@ -32,7 +32,8 @@ class Target:
             file = self.directory / "disk"
             self.file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
             os.truncate(self.file, self.size)
-            self.device = run("losetup", "--find", "--show", str(file))
+            # coreos-installer insists on a device whose partitions can be read again.
+            self.device = run("losetup", "--find", "--show", "--partscan", str(file))
             self.handle = os.open(self.device, os.O_RDONLY | os.O_CLOEXEC)
             # Detaching a device that is open takes effect at its last close.
             run("losetup", "--detach", self.device)

@@ -445,7 +445,7 @@ pub struct Preserve {
     pub target: String,
     /// Where the content lives.
     pub source: PreserveSource,
-    /// Directory of the source's file system.
+    /// Directory (or file) in the source's file system. Default: its root; for a file, the target's own path.
     pub subdir: Option<String>,
     /// Directory or file.
     #[serde(default)]
@@ -456,14 +456,19 @@ pub struct Preserve {
     /// Whether a blank source gets a file system.
     #[serde(default)]
     pub format: PreserveFormat,
-    /// Which file system a blank source gets. Default: ext4.
+    /// Which file system a blank source gets, and any other must have: `ext4`, `xfs`, `vfat`. Default: ext4 for
+    /// a blank one, any for another.
     pub filesystem: Option<String>,
+    /// Size of the partition that is made on free space where the source is missing.
+    pub create: Option<SizeText>,
+    /// How an encrypted source is opened.
+    pub luks: Option<Luks>,
     /// Whether the image's content fills it at first use.
     #[serde(default)]
     pub seed: Seed,
-    /// Octal mode of a directory that is made.
+    /// Octal mode of a directory or file that is made. Default: that of the image's.
     pub mode: Option<String>,
-    /// `uid:gid` of a directory that is made.
+    /// `uid:gid` of a directory or file that is made. Default: that of the image's.
     pub owner: Option<String>,
     /// Mount options.
     #[serde(default)]
@@ -474,6 +479,27 @@ pub struct Preserve {
     /// Whether it belongs to one claim.
     #[serde(default)]
     pub claim_bound: bool,
+    /// What happens to what another claim left.
+    #[serde(default)]
+    pub other_claim: OtherClaim,
+}
+
+/// What happens to what another claim left in a preserved path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OtherClaim {
+    /// The boot is refused.
+    #[default]
+    Refuse,
+    /// It is erased.
+    Erase,
+}
+
+/// How an encrypted source is opened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Luks {
+    /// Path of the key file in the initrd.
+    pub key_file: String,
 }
 
 fn yes() -> bool {

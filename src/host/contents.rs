@@ -28,6 +28,7 @@ struct Read {
     record: RecordFound,
     contents: Vec<Content>,
     unreadable: Option<String>,
+    blank: Vec<String>,
 }
 
 /// Reads every disk that has a size, and fills in table, record, contents and `unreadable`. A disk that
@@ -64,6 +65,9 @@ fn read_until(root: &Path, disks: &mut [Disk], deadline: Instant, reader: Reader
             disk.record = read.record;
             disk.contents = read.contents;
             disk.unreadable = read.unreadable;
+            for partition in &mut disk.partitions {
+                partition.blank = read.blank.contains(&partition.name);
+            }
         }
     }
 }
@@ -128,6 +132,7 @@ fn read(root: &Path, disk: &Disk) -> Read {
         record: record::judge(found, &table, disk),
         contents: contents.found,
         unreadable: contents.unreadable,
+        blank: contents.blank,
         table,
     }
 }

@@ -66,6 +66,7 @@ fn disk(dir: &Path, sysfs_name: &str, links: &[(String, PathBuf)]) -> Disk {
         removable: sysfs::flag(dir.join("removable")),
         read_only: sysfs::flag(dir.join("ro")),
         backing_file: sysfs::text(dir.join("loop/backing_file")).map(PathBuf::from),
+        map_uuid: sysfs::text(dir.join("dm/uuid")),
         partitions: partitions(dir),
         name,
         ..Disk::default()
@@ -212,6 +213,7 @@ fn partitions(dir: &Path) -> Vec<Partition> {
                 dev: dev(&dir).unwrap_or_default(),
                 start: sectors(dir.join("start")),
                 size: sectors(dir.join("size")),
+                ..Partition::default()
             })
         })
         .collect()

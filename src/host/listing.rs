@@ -189,6 +189,7 @@ mod tests {
                 device: "nvme0n1p1".to_owned(),
                 what: "ext4".to_owned(),
                 label: Some("root\x1b[31m".to_owned()),
+                uuid: None,
             }],
             record: RecordFound::Installed(RecordIdentity {
                 claim: "a/b".to_owned(),

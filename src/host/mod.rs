@@ -42,6 +42,7 @@ pub fn without_disks(root: &Path) -> Facts {
         machine: machine::probe(root, machine::bootif(root).as_deref()),
         named: None,
         place: Place::default(),
+        waited: false,
         init: None,
         now: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -61,6 +62,8 @@ pub struct Facts {
     pub named: Option<Named>,
     /// Where this program runs.
     pub place: Place,
+    /// What is missing has been waited for: it does not come any more.
+    pub waited: bool,
     /// `init=` of the kernel command line.
     pub init: Option<String>,
     /// Seconds since 1970, for the record: the planner has no clock of its own.
@@ -282,6 +285,8 @@ pub struct Disk {
     pub read_only: bool,
     /// For a loop device: the file behind it.
     pub backing_file: Option<PathBuf>,
+    /// For device mapper: the UUID of the map, whose beginning says whose it is (`mpath-`, `part3-mpath-`).
+    pub map_uuid: Option<String>,
     /// Partitions that the kernel knows.
     pub partitions: Vec<Partition>,
     /// What uses this disk or one of its partitions now: empty means nothing does.
@@ -310,6 +315,8 @@ pub struct Partition {
     pub start: Bytes,
     /// Size in bytes.
     pub size: Bytes,
+    /// Nothing was found in it, and its first and last MiB are empty.
+    pub blank: bool,
 }
 
 /// Something that uses a disk or a partition.
@@ -363,6 +370,8 @@ pub struct Content {
     pub what: String,
     /// Label or name, where it has one.
     pub label: Option<String>,
+    /// UUID as libblkid writes it (`ABCD-1234` for FAT), where it has one that is known.
+    pub uuid: Option<String>,
 }
 
 impl std::fmt::Display for Content {

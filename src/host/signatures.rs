@@ -21,7 +21,7 @@ use self::label::Label;
 use self::media::Media;
 use super::tables::Table;
 use super::{Content, Disk};
-use crate::units::MIB;
+use crate::units::{Bytes, MIB, SectorSize};
 
 /// [`Content::what`] of a disk whose head or tail is neither blank nor known.
 pub const UNKNOWN: &str = "unknown data";
@@ -31,11 +31,20 @@ pub const UNKNOWN: &str = "unknown data";
 struct Found {
     what: &'static str,
     label: Option<String>,
+    uuid: Option<String>,
 }
 
 impl Found {
     fn new(what: &'static str, label: Option<String>) -> Found {
-        Found { what, label }
+        Found {
+            what,
+            label,
+            uuid: None,
+        }
+    }
+
+    fn with_uuid(self, uuid: Option<String>) -> Found {
+        Found { uuid, ..self }
     }
 }
 
@@ -44,6 +53,8 @@ impl Found {
 enum Rule {
     /// This magic at this offset.
     Magic(u64, &'static [u8], Label),
+    /// The same, and 16 bytes of UUID at another offset.
+    WithUuid(u64, &'static [u8], Label, u64),
     /// One of these: a function, where a magic at a place is not enough.
     Probe(fn(&Media<'_>) -> io::Result<Vec<Found>>),
 }
@@ -61,14 +72,19 @@ const SIGNATURES: &[(&str, Rule)] = &[
     ("ddf_raid_member", Rule::Probe(raid::ddf)),
     ("isw_raid_member", Rule::Probe(raid::imsm)),
     ("zfs_member", Rule::Probe(raid::zfs)),
-    ("xfs", Rule::Magic(0, b"XFSB", Label::Text(108, 12))),
+    ("xfs", Rule::WithUuid(0, b"XFSB", Label::Text(108, 12), 32)),
     (
         "btrfs",
-        Rule::Magic(0x1_0040, b"_BHRfS_M", Label::Text(0x1_012b, 256)),
+        Rule::WithUuid(0x1_0040, b"_BHRfS_M", Label::Text(0x1_012b, 256), 0x1_0020),
     ),
     (
         "f2fs",
-        Rule::Magic(1024, b"\x10\x20\xf5\xf2", Label::Utf16(1024 + 124, 1024)),
+        Rule::WithUuid(
+            1024,
+            b"\x10\x20\xf5\xf2",
+            Label::Utf16(1024 + 124, 1024),
+            1024 + 108,
+        ),
     ),
     ("ntfs", Rule::Magic(3, b"NTFS    ", Label::None)),
     ("ReFS", Rule::Magic(0, b"\0\0\0ReFS\0", Label::None)),
@@ -83,7 +99,12 @@ const SIGNATURES: &[(&str, Rule)] = &[
     ("squashfs3", Rule::Magic(0, b"sqsh", Label::None)),
     (
         "erofs",
-        Rule::Magic(1024, b"\xe2\xe1\xf5\xe0", Label::Text(1024 + 64, 16)),
+        Rule::WithUuid(
+            1024,
+            b"\xe2\xe1\xf5\xe0",
+            Label::Text(1024 + 64, 16),
+            1024 + 48,
+        ),
     ),
     ("cramfs", Rule::Magic(0, b"\x45\x3d\xcd\x28", Label::None)),
     (
@@ -132,13 +153,15 @@ pub struct Contents {
     pub found: Vec<Content>,
     /// The first read error.
     pub unreadable: Option<String>,
+    /// Kernel names of what is blank: the disk, or partitions of it.
+    pub blank: Vec<String>,
 }
 
 /// Probes `disk` and its partitions: those that the kernel knows, and those of `table`, which was read
 /// from the same `file`. `ours` says that the record area holds something of ours.
 ///
 /// Reads a few KiB per signature and partition, half a MiB of ZFS labels per partition, and two MiB of a
-/// disk on which nothing was found. Never writes.
+/// disk or partition on which nothing was found. Never writes.
 pub fn probe(file: &File, disk: &Disk, table: &Table, ours: bool) -> Contents {
     let mut contents = Contents::default();
     let whole = Media::new(file, disk.size.0);
@@ -146,25 +169,52 @@ pub fn probe(file: &File, disk: &Disk, table: &Table, ours: bool) -> Contents {
     contents.tables(&disk.name, &whole, table);
     for (name, start, size) in parts(disk, table) {
         if let Some(part) = whole.part(start, size) {
+            let before = contents.found.len();
             contents.device(&name, &part);
+            if contents.found.len() == before && contents.unreadable.is_none() {
+                match is_blank(&part, false) {
+                    Ok(true) => contents.blank.push(name),
+                    Ok(false) => {}
+                    Err(error) => contents.error(&name, &error),
+                }
+            }
         }
     }
     if contents.found.is_empty() && contents.unreadable.is_none() {
         match is_blank(&whole, ours) {
+            Ok(true) if !ours => contents.blank.push(disk.name.clone()),
             Ok(true) => {}
-            Ok(false) => contents.add(&disk.name, UNKNOWN, None),
+            Ok(false) => contents.add(&disk.name, Found::new(UNKNOWN, None)),
             Err(error) => contents.error(&disk.name, &error),
         }
     }
     contents
 }
 
+/// Probes one device by itself, as it is now: a disk without its partitions, or a partition.
+pub fn probe_one(file: &File, name: &str, size: Bytes) -> Contents {
+    let alone = Disk {
+        name: name.to_owned(),
+        size,
+        ..Disk::default()
+    };
+    let table = super::tables::read(&mut &*file, size, SectorSize::S512);
+    let mut contents = probe(file, &alone, &Table::None, false);
+    // A table makes a disk not blank even where all else of it is gone.
+    if table != Table::None && contents.found.is_empty() {
+        contents.blank.clear();
+        contents.add(name, Found::new(UNKNOWN, None));
+    }
+    contents
+}
+
 impl Contents {
-    fn add(&mut self, device: &str, what: &str, label: Option<String>) {
+    fn add(&mut self, device: &str, found: Found) {
         self.found.push(Content {
             device: device.to_owned(),
-            what: what.to_owned(),
-            label,
+            what: found.what.to_owned(),
+            label: found.label,
+            uuid: found.uuid,
         });
     }
 
@@ -178,7 +228,7 @@ impl Contents {
             match apply(what, *rule, media) {
                 Ok(found) => {
                     for one in found {
-                        self.add(device, one.what, one.label);
+                        self.add(device, one);
                     }
                 }
                 Err(error) => self.error(device, &error),
@@ -190,15 +240,15 @@ impl Contents {
     /// tools and a later kernel bring it back.
     fn tables(&mut self, device: &str, whole: &Media<'_>, table: &Table) {
         match gpt_header(whole) {
-            Ok(true) => self.add(device, "gpt", None),
+            Ok(true) => self.add(device, Found::new("gpt", None)),
             Ok(false) => {}
             Err(error) => self.error(device, &error),
         }
         let protects_a_gpt = |c: &Content| c.what == "gpt";
         match table {
-            Table::Mbr(_) => self.add(device, "dos", None),
+            Table::Mbr(_) => self.add(device, Found::new("dos", None)),
             Table::Damaged { .. } if !self.found.iter().any(protects_a_gpt) => {
-                self.add(device, "dos", None);
+                self.add(device, Found::new("dos", None));
             }
             Table::Damaged { .. } | Table::Gpt(_) | Table::None => {}
         }
@@ -211,7 +261,11 @@ fn apply(what: &'static str, rule: Rule, media: &Media<'_>) -> io::Result<Vec<Fo
         Rule::Magic(at, magic, label) if media.has(at, magic)? => {
             Ok(vec![Found::new(what, label.read(media)?)])
         }
-        Rule::Magic(..) => Ok(vec![]),
+        Rule::WithUuid(at, magic, label, uuid_at) if media.has(at, magic)? => {
+            let uuid = media.bytes(uuid_at, 16)?.and_then(|b| label::uuid(&b));
+            Ok(vec![Found::new(what, label.read(media)?).with_uuid(uuid)])
+        }
+        Rule::Magic(..) | Rule::WithUuid(..) => Ok(vec![]),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::refusal::Refusal;
 use super::step::{Handoff, Step};
-use super::{Plan, identity};
+use super::{Plan, identity, preserve};
 use crate::config::quantity::Amount;
 use crate::config::request::{MemorySession, Request};
 use crate::config::wire::{ImageKind, MemoryMethod};
@@ -80,11 +80,23 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
             verity: session.verity.clone(),
         },
     ];
-    steps.extend(session.scratch.iter().map(|path| Step::Scratch {
-        path: path.clone(),
-        size: room.size,
-        inodes: room.inodes,
+    let preserve::Decided {
+        sources,
+        bindings: mut mounts,
+        notes,
+    } = preserve::decide(request, facts)?;
+    let kept = mounts.len();
+    steps.extend(sources);
+    mounts.extend(session.scratch.iter().map(|path| {
+        let scratch = Step::Scratch {
+            path: path.clone(),
+            size: room.size,
+            inodes: room.inodes,
+        };
+        (path.clone(), scratch)
     }));
+    preserve::sort(&mut mounts);
+    steps.extend(mounts.into_iter().map(|(_, step)| step));
     if let Some(zram) = session.zram {
         steps.push(Step::ZramSwap {
             size: share(zram, room.total),
@@ -96,10 +108,14 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
     });
     steps.push(Step::Handoff(handoff));
     Ok(Plan {
-        summary: format!("run {} from memory: no disk is written", image.name()),
+        summary: match kept {
+            0 => format!("run {} from memory: no disk is written", image.name()),
+            1 => format!("run {} from memory, one path preserved", image.name()),
+            n => format!("run {} from memory, {n} paths preserved", image.name()),
+        },
         identity: identity::identity(request, image),
         steps,
-        notes: vec![],
+        notes,
     })
 }
 
@@ -327,6 +343,16 @@ pub fn adopt(
         size: room.size,
         note: None,
     })
+}
+
+/// Only a tree can be in several layers.
+pub fn must_be_layers(layout: &RootLayout) -> Result<(), Refusal> {
+    match layout.image {
+        RootImage::Tar => Ok(()),
+        RootImage::FileSystem(_) | RootImage::Partition { .. } => Err(Refusal::NotARoot {
+            why: format!("it has several layers, and the first is {}", layout.image),
+        }),
+    }
 }
 
 fn identify(head: &[u8], kind: ImageKind, arch: &str) -> Result<RootImage, Refusal> {

@@ -9,6 +9,7 @@ pub mod disk_root;
 pub mod identity;
 pub mod layout;
 pub mod memory_root;
+pub mod preserve;
 pub mod refusal;
 pub mod step;
 pub mod target;

@@ -1,7 +1,9 @@
 //! Why a plan is refused. Nothing has been written when one of these appears.
 
 use std::fmt;
+use std::path::PathBuf;
 
+use super::preserve::Trouble;
 use crate::error::{Class, Failure, printable};
 use crate::host::{Content, Disk, Holder};
 use crate::units::{Bytes, SectorSize};
@@ -103,6 +105,15 @@ pub enum Refusal {
         /// What to do.
         more: &'static str,
     },
+    /// A preserved path cannot be provided.
+    Preserve {
+        /// The path in the new root.
+        target: PathBuf,
+        /// How the config names its source.
+        source: String,
+        /// What is wrong with it.
+        trouble: Trouble,
+    },
     /// The image is no disk image that this version can make bootable.
     NotADiskImage {
         /// Why.
@@ -147,6 +158,7 @@ impl Refusal {
         match self {
             Refusal::NoDisk { .. } | Refusal::Unreadable { .. } => true,
             Refusal::NotADisk { what, .. } => what == MISSING,
+            Refusal::Preserve { trouble, .. } => trouble.may_heal(),
             Refusal::Ambiguous { .. }
             | Refusal::Busy { .. }
             | Refusal::ReadOnly { .. }
@@ -190,6 +202,7 @@ impl Refusal {
                 "boot this machine with an initrd that carries ironroot, or give `disk` instead of `memory`".to_owned()
             }
             Refusal::NoRoom { more, .. } => (*more).to_owned(),
+            Refusal::Preserve { trouble, .. } => trouble.next().to_owned(),
             Refusal::NotARoot { .. } | Refusal::NotADiskImage { .. } => {
                 "check what the image's URL serves".to_owned()
             }
@@ -270,6 +283,15 @@ impl fmt::Display for Refusal {
                 f,
                 "not enough memory: {what} needs {need}, there are {have}"
             ),
+            Refusal::Preserve {
+                target,
+                source,
+                trouble,
+            } => write!(
+                f,
+                "{} cannot be preserved: source {source}: {trouble}",
+                target.display()
+            ),
             Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
         }
     }
@@ -284,6 +306,7 @@ impl From<Refusal> for Failure {
             Refusal::NotADiskImage { .. } | Refusal::NotARoot { .. } => Class::Integrity,
             Refusal::NoRoom { .. } => Class::Space,
             Refusal::NotInAnInitrd => Class::Usage,
+            Refusal::Preserve { .. } => Class::Preserve,
             _ => Class::Refused,
         };
         Failure::new(class, refusal.to_string()).hint(refusal.next())

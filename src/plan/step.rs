@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::memory_root::Room;
+use super::preserve::{Binding, SourceDevice};
 use crate::config::request::Verity;
-use crate::config::wire::{Efi, ImageKind, MemoryMethod, RecordPolicy};
+use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
 use crate::error::printable;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
@@ -141,6 +142,17 @@ pub enum Step {
         /// How the image is proven while it is read.
         verity: Option<Verity>,
     },
+    /// Open a device with preserved content, give it a file system where it is blank, check the file system and
+    /// mount it.
+    OpenSource {
+        /// The device.
+        source: Box<SourceDevice>,
+    },
+    /// Attach a preserved path to the root.
+    Preserve {
+        /// The path.
+        binding: Box<Binding>,
+    },
     /// A tmpfs of its own at a path of the root.
     Scratch {
         /// The path in the root.
@@ -229,6 +241,8 @@ impl Step {
             Step::OpenRoot { .. } => "openRoot",
             Step::LoadRoot => "loadRoot",
             Step::MountRoot { .. } => "mountRoot",
+            Step::OpenSource { .. } => "openSource",
+            Step::Preserve { .. } => "preserve",
             Step::Scratch { .. } => "scratch",
             Step::ZramSwap { .. } => "zramSwap",
             Step::CheckRoot { .. } => "checkRoot",
@@ -243,6 +257,8 @@ impl Step {
             | Step::ClearDisk { .. }
             | Step::WriteBody { .. }
             | Step::CommitHead { .. } => true,
+            Step::OpenSource { source } => source.format.is_some(),
+            Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
             Step::LockDisk { .. }
             | Step::OpenImage { .. }
             | Step::ReadBack
@@ -263,6 +279,8 @@ impl Step {
         match self {
             Step::RereadPartitions | Step::ZramSwap { .. } => true,
             Step::BootEntry { required, .. } => !*required,
+            Step::OpenSource { source } => !source.required,
+            Step::Preserve { binding } => !binding.required,
             Step::LockDisk { .. }
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
@@ -353,6 +371,14 @@ impl fmt::Display for Step {
                     None => "",
                 }
             ),
+            Step::OpenSource { source } => {
+                match source.format {
+                    Some(fs) => write!(f, "ERASE: make {} on {source}, which is blank", fs.name())?,
+                    None => write!(f, "open {source}, {}", source.filesystem)?,
+                }
+                write!(f, ", as source {} ({})", source.number, source.wanted)
+            }
+            Step::Preserve { binding } => write!(f, "{binding}"),
             Step::Scratch { path, size, .. } => {
                 write!(f, "a tmpfs at {} ({})", path.display(), size.short())
             }

@@ -324,7 +324,11 @@ fn decide(entrance: &Entrance<'_>, mission: &Mission, reporter: &Reporter) -> Re
         settle(entrance.root, deadline, mission.wait, reporter)?;
     }
     loop {
-        let facts = look(entrance, &mission.request)?;
+        let waited = deadline.passed();
+        let facts = Facts {
+            waited,
+            ..look(entrance, &mission.request)?
+        };
         match plan::plan(&mission.request, &facts) {
             Ok(plan) => {
                 reporter.info(plan.summary.clone());
@@ -336,7 +340,7 @@ fn decide(entrance: &Entrance<'_>, mission: &Mission, reporter: &Reporter) -> Re
                 });
                 return Ok(plan);
             }
-            Err(refusal) if refusal.may_heal() && !deadline.passed() => {
+            Err(refusal) if refusal.may_heal() && !waited => {
                 if !told {
                     told = true;
                     reporter.emit(Event::Waiting {
@@ -364,7 +368,7 @@ fn settle(root: &Path, deadline: Deadline, wait: Duration, reporter: &Reporter) 
     };
     let mut seen = disks()?;
     loop {
-        std::thread::sleep(SETTLED_FOR);
+        std::thread::sleep(SETTLED_FOR.min(deadline.remaining()));
         let now = disks()?;
         if now == seen || deadline.passed() {
             return Ok(());
@@ -422,13 +426,13 @@ fn is_in_initrd(role: Role) -> bool {
 /// Whether no disk that appears later could change which one is meant.
 fn is_one_disk(entrance: &Entrance<'_>, request: &Request) -> bool {
     !is_in_initrd(entrance.role)
-        || request.disk().is_none_or(|install| {
+        || (request.disk().is_none_or(|install| {
             let select = &install.select;
             select.serial.is_some()
                 || select.wwn.is_some()
                 || select.hctl.is_some()
                 || target::named_path(select).is_some()
-        })
+        }) && !plan::preserve::may_be_ambiguous(&request.preserve))
 }
 
 fn waiting_for(refusal: &Refusal) -> String {
@@ -436,13 +440,17 @@ fn waiting_for(refusal: &Refusal) -> String {
         Refusal::NoDisk { wanted, .. } => format!("a disk that matches {wanted}"),
         Refusal::NotADisk { path, .. } => format!("disk {path}"),
         Refusal::Unreadable { disk, .. } => format!("disk {disk} to be readable"),
+        Refusal::Preserve { target, source, .. } => {
+            format!("source {source} of {}", target.display())
+        }
         other => other.to_string(),
     }
 }
 
 fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
     let mut facts = match &request.goal {
-        // A session leaves the disks alone.
+        Goal::Memory(_) if !request.preserve.is_empty() => host::probe(entrance.root)?,
+        // Otherwise a session leaves the disks alone.
         Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
         Goal::Disk(_) => host::probe(entrance.root)?,
     };

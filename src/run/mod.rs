@@ -8,6 +8,7 @@ pub mod head;
 pub mod image_source;
 pub mod install;
 pub mod memory;
+pub mod preserve;
 pub mod reread;
 pub mod source_disk;
 pub mod target_disk;
@@ -109,6 +110,8 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         Step::OpenRoot { .. }
         | Step::LoadRoot
         | Step::MountRoot { .. }
+        | Step::OpenSource { .. }
+        | Step::Preserve { .. }
         | Step::Scratch { .. }
         | Step::ZramSwap { .. }
         | Step::CheckRoot { .. } => Ok(Progress {
@@ -162,6 +165,8 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
         ),
         Step::LoadRoot => session.load(reporter),
         Step::MountRoot { place, verity } => session.mount(place, verity.as_ref()),
+        Step::OpenSource { source } => session.open_source(source, reporter),
+        Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
         Step::ZramSwap { size } => {
             tolerate(zram::swap_on(machine.root, *size), step, reporter)?;

@@ -191,6 +191,7 @@ mod tests {
                 device: format!("{name}1"),
                 what: "vfat".to_owned(),
                 label: Some(label.to_owned()),
+                uuid: None,
             }],
             ..Disk::default()
         }

@@ -139,7 +139,7 @@ impl Root {
     pub fn entry(&self, path: &Path, walk: Walk) -> Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
         // With NO_SYMLINKS even the last component would be refused: its parent is walked instead.
-        match split(path) {
+        match Self::split(path) {
             Some((parent, name)) if walk != Walk::InRoot => {
                 let parent = self.attempt("looking up", parent, walk, OFlag::O_PATH)?;
                 let flags = flags | OFlag::O_CLOEXEC;
@@ -218,7 +218,7 @@ impl Root {
 
     /// The directory that holds the last component of `path`, opened for reading, and that component.
     pub fn parent<'p>(&self, path: &'p Path, walk: Walk) -> Result<(OwnedFd, &'p OsStr)> {
-        let (parent, name) = split(path)
+        let (parent, name) = Self::split(path)
             .ok_or_else(|| self.error("looking up the parent of", path, Errno::EINVAL))?;
         Ok((self.directory(parent, walk)?, name))
     }
@@ -244,7 +244,7 @@ impl Root {
                     match make_directory_at(&here, name.as_os_str(), mode) {
                         // A dangling link: EEXIST would puzzle whoever was told that it does not exist.
                         Err(Errno::EEXIST) => return Err(error),
-                        result => result
+                        answer => answer
                             .map_err(|errno| self.error("making the directory", &walked, errno))?,
                     }
                 }
@@ -285,6 +285,11 @@ impl Root {
         answer.map_err(|errno| self.error(doing, path, errno))
     }
 
+    /// Parent and last component; `None` where the path has none (`/`, `a/..`).
+    fn split(path: &Path) -> Option<(&Path, &OsStr)> {
+        Some((path.parent()?, path.file_name()?))
+    }
+
     fn error(&self, doing: &'static str, path: &Path, errno: Errno) -> Error {
         Error {
             doing,
@@ -293,11 +298,6 @@ impl Root {
             errno,
         }
     }
-}
-
-/// Parent and last component; `None` where the path has none (`/`, `a/..`).
-fn split(path: &Path) -> Option<(&Path, &OsStr)> {
-    Some((path.parent()?, path.file_name()?))
 }
 
 /// The type bits of a mode.

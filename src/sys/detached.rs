@@ -60,6 +60,17 @@ impl Flags {
     }
 }
 
+/// When reading counts as a use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atime {
+    /// Once a day, and after a change.
+    Relative,
+    /// Never.
+    Never,
+    /// Always.
+    Always,
+}
+
 /// A mount without a place. Dropping it undoes it.
 #[derive(Debug)]
 pub struct Detached {
@@ -98,6 +109,23 @@ impl Detached {
     /// well.
     pub fn set_flags(&self, flags: Flags, recursive: bool) -> Result<()> {
         set_flags(self.as_fd(), &self.what, flags, recursive)
+    }
+
+    /// States when reading counts as a use; with `nodiratime`, reading a directory never does.
+    pub fn set_atime(&self, atime: Atime, nodiratime: bool) -> Result<()> {
+        let (mut set, mut clear) = (
+            match atime {
+                Atime::Relative => libc::MOUNT_ATTR_RELATIME,
+                Atime::Never => libc::MOUNT_ATTR_NOATIME,
+                Atime::Always => libc::MOUNT_ATTR_STRICTATIME,
+            },
+            // The three are one field, which has to be cleared as a whole.
+            libc::MOUNT_ATTR__ATIME,
+        );
+        *if nodiratime { &mut set } else { &mut clear } |= libc::MOUNT_ATTR_NODIRATIME;
+        set_attributes(self.as_fd(), set, clear, AT_EMPTY_PATH).context(Class::Media, || {
+            format!("setting {atime:?} of {}", self.what)
+        })
     }
 
     /// Mounts it on what `target` is: a directory on a directory, a file on a file.
@@ -140,13 +168,19 @@ fn place_at(path: &Path) -> io::Result<OwnedFd> {
 
 /// Sets or clears each of `flags` of the mount that `mount` is the root of (mount_setattr(2), Linux 5.12).
 pub fn set_flags(mount: BorrowedFd<'_>, what: &str, flags: Flags, recursive: bool) -> Result<()> {
+    let at = AT_EMPTY_PATH | if recursive { AT_RECURSIVE } else { 0 };
+    set_attributes(mount, flags.bits(true), flags.bits(false), at).context(Class::Media, || {
+        format!("setting the mount flags of {what} to {flags:?}")
+    })
+}
+
+fn set_attributes(mount: BorrowedFd<'_>, set: u64, clear: u64, at: u32) -> nix::Result<()> {
     let attributes = libc::mount_attr {
-        attr_set: flags.bits(true),
-        attr_clr: flags.bits(false),
+        attr_set: set,
+        attr_clr: clear,
         propagation: 0,
         userns_fd: 0,
     };
-    let at = AT_EMPTY_PATH | if recursive { AT_RECURSIVE } else { 0 };
     // SAFETY: the descriptor is open, the empty string ends with a zero, and `attributes` has the layout of
     // struct mount_attr and the size that is given; all live until the call returns.
     let result = unsafe {
@@ -159,9 +193,7 @@ pub fn set_flags(mount: BorrowedFd<'_>, what: &str, flags: Flags, recursive: boo
             size_of::<libc::mount_attr>(),
         )
     };
-    Errno::result(result).map(drop).context(Class::Media, || {
-        format!("setting the mount flags of {what} to {flags:?}")
-    })
+    Errno::result(result).map(drop)
 }
 
 // The kernel takes these as unsigned (linux/fcntl.h).

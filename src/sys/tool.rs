@@ -23,6 +23,8 @@ pub enum Tool {
     E2fsck,
     /// Grows an ext4 file system.
     Resize2fs,
+    /// Makes an xfs file system.
+    MkfsXfs,
     /// Makes a FAT file system.
     MkfsVfat,
     /// Checks a FAT file system.
@@ -34,10 +36,11 @@ const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 impl Tool {
     /// Every program of the list.
-    pub const ALL: [Tool; 5] = [
+    pub const ALL: [Tool; 6] = [
         Tool::Mke2fs,
         Tool::E2fsck,
         Tool::Resize2fs,
+        Tool::MkfsXfs,
         Tool::MkfsVfat,
         Tool::FsckVfat,
     ];
@@ -49,6 +52,7 @@ impl Tool {
             Tool::Mke2fs => &["mke2fs"],
             Tool::E2fsck => &["e2fsck"],
             Tool::Resize2fs => &["resize2fs"],
+            Tool::MkfsXfs => &["mkfs.xfs"],
             Tool::MkfsVfat => &["mkfs.vfat", "mkfs.fat"],
             Tool::FsckVfat => &["fsck.vfat", "fsck.fat"],
         }
@@ -58,10 +62,11 @@ impl Tool {
     pub const fn purpose(self) -> &'static str {
         match self {
             Tool::Mke2fs => "makes ext4 file systems on partitions that the boot config asks for",
-            Tool::E2fsck => "checks an ext4 file system before it grows",
+            Tool::E2fsck => "checks an ext4 file system before it is mounted or grows",
             Tool::Resize2fs => "grows an ext4 file system to its partition",
-            Tool::MkfsVfat => "makes the EFI system partition's file system",
-            Tool::FsckVfat => "checks the EFI system partition's file system",
+            Tool::MkfsXfs => "makes xfs file systems for preserved paths",
+            Tool::MkfsVfat => "makes FAT file systems, such as the EFI system partition's",
+            Tool::FsckVfat => "checks a FAT file system before it is mounted",
         }
     }
 
@@ -69,6 +74,7 @@ impl Tool {
     pub const fn package(self) -> &'static str {
         match self {
             Tool::Mke2fs | Tool::E2fsck | Tool::Resize2fs => "e2fsprogs",
+            Tool::MkfsXfs => "xfsprogs",
             Tool::MkfsVfat | Tool::FsckVfat => "dosfstools",
         }
     }

@@ -3,6 +3,7 @@
 
 mod image;
 mod memory;
+pub mod preserve;
 mod unsupported;
 
 #[cfg(test)]
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
+pub use preserve::{Preserved, Source};
 
 use super::parse::Problem;
 use super::wire;
@@ -30,6 +32,8 @@ pub struct Request {
     pub policy: wire::BootPolicy,
     /// What to do.
     pub goal: Goal,
+    /// Paths that outlive the session, parents before what is below them.
+    pub preserve: Vec<Preserved>,
     /// PEM certificates for every fetch.
     pub ca: Vec<String>,
     /// Proxies for every fetch; `None`: those of command line and environment.
@@ -145,6 +149,11 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
     let mut problems = Problems(Vec::new());
     unsupported::refuse(config, &mut problems);
     let nothing = config.boot_policy == wire::BootPolicy::None;
+    // With `disk` they are refused as a whole.
+    let preserve = match config.disk {
+        Some(_) => Vec::new(),
+        None => preserve::read(config, &mut problems),
+    };
     let goal = match (nothing, &config.disk, &config.memory) {
         (true, _, _) => Some(Goal::Nothing),
         (false, Some(_), Some(_)) => {
@@ -217,6 +226,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
         generation: config.metadata.generation.unwrap_or(1),
         policy: config.boot_policy,
         goal,
+        preserve,
         ca: config.ca.clone(),
         proxies,
         report,

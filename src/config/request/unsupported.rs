@@ -22,7 +22,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         on_failure: _,
         wait: _,
     } = config;
-    problems.unsupported("preserve", !preserve.is_empty());
+    problems.unsupported("preserve", disk.is_some() && !preserve.is_empty());
     problems.unsupported("ignition", ignition.is_some());
     problems.unsupported("network", network.is_some());
     if let Some(disk) = disk {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::Found;
-use super::label::{text, utf16};
+use super::label::{text, utf16, uuid};
 use super::media::{Fields, Media};
 
 /// ext2, ext3, ext4 and external journals (kernel: Documentation/filesystems/ext4/super.rst). The three
@@ -30,7 +30,8 @@ pub(super) fn ext(media: &Media<'_>) -> io::Result<Vec<Found>> {
     } else {
         "ext2"
     };
-    Ok(vec![Found::new(what, text(block.slice(0x78, 16)))])
+    let found = Found::new(what, text(block.slice(0x78, 16)));
+    Ok(vec![found.with_uuid(uuid(block.slice(0x68, 16)))])
 }
 
 /// FAT12, FAT16, FAT32: a boot sector whose parameter block makes sense (Microsoft FAT specification,
@@ -51,9 +52,15 @@ pub(super) fn vfat(media: &Media<'_>) -> io::Result<Vec<Found>> {
         return Ok(vec![]);
     }
     // FAT32 has no 16-bit FAT size, and its extended parameter block is further back.
-    let label_at = if boot.u16(22) == 0 { 71 } else { 43 };
+    let (label_at, serial_at) = if boot.u16(22) == 0 {
+        (71, 67)
+    } else {
+        (43, 39)
+    };
     let label = text(boot.slice(label_at, 11)).filter(|l| l != "NO NAME");
-    Ok(vec![Found::new("vfat", label)])
+    let serial = boot.u32(serial_at);
+    let uuid = (serial != 0).then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xffff));
+    Ok(vec![Found::new("vfat", label).with_uuid(uuid)])
 }
 
 /// exFAT; its label is an entry of the root directory (Microsoft exFAT specification, sections 3.1, 7.3).
@@ -92,7 +99,8 @@ pub(super) fn swap(media: &Media<'_>) -> io::Result<Vec<Found>> {
         };
         if magic == b"SWAPSPACE2" || magic == b"SWAP-SPACE" {
             let label = media.bytes(1024 + 28, 16)?.and_then(|b| text(&b));
-            return Ok(vec![Found::new("swap", label)]);
+            let uuid = media.bytes(1024 + 12, 16)?.and_then(|b| uuid(&b));
+            return Ok(vec![Found::new("swap", label).with_uuid(uuid)]);
         }
         if SUSPENDED.iter().any(|s| magic.starts_with(s)) {
             return Ok(vec![Found::new("swsuspend", None)]);
@@ -112,7 +120,9 @@ pub(super) fn luks(media: &Media<'_>) -> io::Result<Vec<Found>> {
             [0, 2] => text(header.slice(24, 48)),
             _ => None,
         };
-        return Ok(vec![Found::new("crypto_LUKS", label)]);
+        // In words already.
+        let uuid = media.bytes(168, 40)?.and_then(|b| text(&b));
+        return Ok(vec![Found::new("crypto_LUKS", label).with_uuid(uuid)]);
     }
     for shift in 14..=22 {
         if media.has(1 << shift, b"SKUL\xba\xbe")? {

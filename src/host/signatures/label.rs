@@ -1,5 +1,6 @@
 //! Labels: text of fixed length in a superblock, written by anybody.
 
+use std::fmt::Write as _;
 use std::io;
 
 use super::media::Media;
@@ -23,6 +24,21 @@ impl Label {
             Label::Utf16(at, length) => media.bytes(at, length)?.and_then(|b| utf16(&b)),
         })
     }
+}
+
+/// 16 bytes as 36 characters; `None` where all are zero, which is how a format says that it has none.
+pub(super) fn uuid(bytes: &[u8]) -> Option<String> {
+    if bytes.len() != 16 || bytes.iter().all(|b| *b == 0) {
+        return None;
+    }
+    let mut text = String::with_capacity(36);
+    for (i, byte) in bytes.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&i) {
+            text.push('-');
+        }
+        let _ = write!(text, "{byte:02x}");
+    }
+    Some(text)
 }
 
 /// Text up to the first zero byte, without blanks at its ends; `None` where that leaves nothing.

@@ -236,6 +236,33 @@ fn a_partition_past_the_end_is_cut() {
     assert_eq!(made.found(), [""; 0]);
 }
 
+#[test]
+fn a_partition_is_blank_by_itself() {
+    let mut made = Made::of(16 << 20).put(5 << 20, b"somebody's");
+    for (name, start, size) in [("sda1", 1, 4), ("sda2", 5, 5), ("sda3", 10, 2)] {
+        made.disk.partitions.push(Partition {
+            name: name.to_owned(),
+            start: Bytes(start << 20),
+            size: Bytes(size << 20),
+            ..Partition::default()
+        });
+    }
+    let made = made.put(11 << 20, b"hsqs").put(10 << 20, b"XFSB");
+    let contents = made.probe();
+    assert_eq!(contents.blank, ["sda1"]);
+    assert_eq!(contents.found.len(), 1);
+    // The same, asked one by one, and a table counts too.
+    let one = |made: &Made| probe_one(&made.file, "x", made.disk.size).blank;
+    assert_eq!(one(&Made::new()), ["x"]);
+    assert_eq!(one(&Made::new().put(SIZE - 1, b"x")), [""; 0]);
+    let mut mbr = [0u8; 66];
+    mbr[4] = 0x83;
+    mbr[8] = 8;
+    mbr[12] = 8;
+    mbr[64..].copy_from_slice(&[0x55, 0xaa]);
+    assert_eq!(one(&Made::new().put(446, &mbr)), [""; 0]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -248,7 +275,7 @@ proptest! {
         let size = 300 << 10;
         let mut made = Made::of(size).put(0, &head).put(size - tail.len() as u64, &tail);
         // Behind a magic, arbitrary fields follow.
-        if let (_, Rule::Magic(at, bytes, _)) = SIGNATURES[magic]
+        if let (_, Rule::Magic(at, bytes, _) | Rule::WithUuid(at, bytes, _, _)) = SIGNATURES[magic]
             && at + 64 < size
         {
             made = made.put(at, bytes);

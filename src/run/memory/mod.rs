@@ -15,15 +15,17 @@ use std::path::{Path, PathBuf};
 use blocks::BlockReader;
 use hold::Held;
 use mounts::Mounts;
-use tree::Unpacked;
+use tree::Tree;
 
-use super::image_source::{self, Source};
+use super::image_source::{self, Parts, Source};
+use super::preserve::{self, Preserving};
 use crate::config::request::Verity;
 use crate::config::wire::{ImageKind, MemoryMethod};
 use crate::error::{Class, Failure, Result};
 use crate::plan::memory_root::{self, Lengths, Room, RootLayout};
+use crate::plan::preserve::{Binding, SourceDevice};
 use crate::report::Reporter;
-use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
+use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
 use crate::units::Bytes;
 
 /// How far a session is.
@@ -44,6 +46,10 @@ pub enum Session {
 pub struct Opened {
     stream: ImageStream,
     first: Block,
+    /// What comes after it, where the image is in layers.
+    parts: Parts,
+    /// Whether it came from a registry.
+    layered: bool,
     layout: RootLayout,
     room: Room,
 }
@@ -52,7 +58,7 @@ pub struct Opened {
 #[derive(Debug)]
 pub struct Loaded {
     content: Content,
-    proof: Verified,
+    proofs: Vec<Verified>,
     layout: RootLayout,
     room: Room,
 }
@@ -61,7 +67,7 @@ pub struct Loaded {
 #[derive(Debug)]
 enum Content {
     Held(Held),
-    Tree(Unpacked),
+    Tree(Tree),
 }
 
 /// A root.
@@ -69,8 +75,9 @@ enum Content {
 pub struct Mounted {
     mounts: Mounts,
     place: PathBuf,
-    proof: Verified,
+    proofs: Vec<Verified>,
     layout: RootLayout,
+    preserving: Preserving,
 }
 
 /// What [`Session::open`] goes by.
@@ -110,7 +117,10 @@ impl Session {
         let Session::Idle = self else {
             return Err(self.out_of_order("openRoot"));
         };
-        let mut stream = source.open(Purpose::Root, budget)?;
+        let mut parts = source.parts(Purpose::Root, budget)?;
+        let Some(mut stream) = parts.next_stream()? else {
+            return Err(Failure::new(Class::Bug, "the image has no part"));
+        };
         let first = source.first_block(&mut stream, reporter)?;
         let layout = memory_root::adopt(
             &first,
@@ -126,9 +136,20 @@ impl Session {
         if let Some(note) = &layout.note {
             reporter.warn(note.clone());
         }
+        if parts.count() > 1 {
+            reporter.info(format!("the image has {} layers", parts.count()));
+            memory_root::must_be_layers(&layout)?;
+        }
+        let layered = source
+            .image
+            .locations
+            .iter()
+            .any(|l| matches!(l, Location::Oci(_)));
         Ok(Session::Opened(Box::new(Opened {
             stream,
             first,
+            parts,
+            layered,
             layout,
             room: *wanted.room,
         })))
@@ -139,23 +160,43 @@ impl Session {
         let Opened {
             mut stream,
             first,
+            mut parts,
+            layered,
             layout,
             room,
         } = match self {
             Session::Opened(opened) => *opened,
             other => return Err(other.out_of_order("loadRoot")),
         };
-        let mut reader = BlockReader::new(&mut stream, first, reporter);
+        let mut proofs = Vec::new();
         let content = if layout.overlay {
-            Content::Held(hold::hold(&mut reader, &layout, &room)?)
+            let mut reader = BlockReader::new(&mut stream, first, reporter);
+            let held = hold::hold(&mut reader, &layout, &room)?;
+            proofs.push(finish(stream, reporter)?);
+            Content::Held(held)
         } else {
-            Content::Tree(tree::unpack(&mut reader, &layout, &room, reporter)?)
+            let tree = Tree::new(&layout, &room)?;
+            let mut next = Some((stream, first));
+            while let Some((mut stream, first)) = next {
+                let mut reader = BlockReader::new(&mut stream, first, reporter);
+                tree.add(&mut reader, layered, reporter)?;
+                proofs.push(finish(stream, reporter)?);
+                next = match parts.next_stream()? {
+                    Some(mut stream) => stream.next_block()?.map(|first| (stream, first)),
+                    None => None,
+                };
+            }
+            if proofs.len() != parts.count() {
+                return Err(Failure::new(
+                    Class::Integrity,
+                    "a layer of the image is empty",
+                ));
+            }
+            Content::Tree(tree)
         };
-        let proof = stream.finish()?;
-        image_source::tell(&proof, reporter);
         Ok(Session::Loaded(Box::new(Loaded {
             content,
-            proof,
+            proofs,
             layout,
             room,
         })))
@@ -165,7 +206,7 @@ impl Session {
     pub fn mount(self, place: &Path, verity: Option<&Verity>) -> Result<Session> {
         let Loaded {
             content,
-            proof,
+            proofs,
             layout,
             room,
         } = match self {
@@ -177,14 +218,45 @@ impl Session {
             Content::Held(held) => {
                 overlay::mount(held, place, verity, (&layout, &room), &mut mounts)?;
             }
-            Content::Tree(unpacked) => tree::place(unpacked, place, &room, &mut mounts)?,
+            Content::Tree(tree) => tree.place(place, &room, &mut mounts)?,
         }
         Ok(Session::Mounted(Box::new(Mounted {
             mounts,
             place: place.to_owned(),
-            proof,
+            proofs,
             layout,
+            preserving: Preserving::default(),
         })))
+    }
+
+    /// Opens a device with preserved content.
+    pub fn open_source(self, source: &SourceDevice, reporter: &Reporter) -> Result<Session> {
+        match self {
+            Session::Mounted(mut mounted) => {
+                mounted
+                    .preserving
+                    .open(source, &mut mounted.mounts, reporter)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("openSource")),
+        }
+    }
+
+    /// Attaches a preserved path to the root.
+    pub fn preserve(self, binding: &Binding, reporter: &Reporter) -> Result<Session> {
+        match self {
+            Session::Mounted(mut mounted) => {
+                let places = preserve::Places {
+                    root: &mounted.place,
+                    lower: mounted.layout.overlay.then_some(Path::new(overlay::LOWER)),
+                };
+                mounted
+                    .preserving
+                    .attach(binding, places, &mut mounted.mounts, reporter)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("preserve")),
+        }
     }
 
     /// A tmpfs at `path` of the root.
@@ -203,6 +275,7 @@ impl Session {
         match self {
             Session::Mounted(mounted) => {
                 session::check(&mounted.place, init, mounted.layout.overlay, reporter)?;
+                mounted.preserving.verify(&mounted.place, reporter)?;
                 Ok(Session::Mounted(mounted))
             }
             other => Err(other.out_of_order("checkRoot")),
@@ -215,11 +288,11 @@ impl Session {
             Session::Mounted(mounted) => {
                 let Mounted {
                     mounts,
-                    proof,
+                    proofs,
                     layout,
                     ..
                 } = *mounted;
-                session::tell(told, &proof, &layout)?;
+                session::tell(told, &proofs, &layout)?;
                 mounts.keep();
                 Ok(Session::Idle)
             }
@@ -228,4 +301,11 @@ impl Session {
             other => Err(other.out_of_order("handoff")),
         }
     }
+}
+
+/// The verdict on one part.
+fn finish(stream: ImageStream, reporter: &Reporter) -> Result<Verified> {
+    let proof = stream.finish()?;
+    image_source::tell(&proof, reporter);
+    Ok(proof)
 }

@@ -23,7 +23,7 @@ use crate::units::{Bytes, SectorSize};
 const IMAGE: &str = "/run/ironroot/image";
 
 /// The image, mounted.
-const LOWER: &str = "/run/ironroot/lower";
+pub const LOWER: &str = "/run/ironroot/lower";
 
 /// Name of the device that proves the image.
 const VERITY: &str = "ironroot-root";

@@ -17,7 +17,7 @@ use crate::report::Reporter;
 use crate::stream::Verified;
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::detached::{Flags, Tmpfs};
-use crate::units::Bytes;
+use crate::units::{Bytes, Digest};
 
 /// What the new system can read about its own boot.
 pub const BOOT: &str = "/run/ironroot/boot.json";
@@ -34,7 +34,19 @@ pub struct Told<'a> {
 }
 
 /// Writes [`BOOT`]. It holds no secrets, and only root reads it.
-pub fn tell(told: &Told<'_>, proof: &Verified, layout: &RootLayout) -> Result<()> {
+pub fn tell(told: &Told<'_>, proofs: &[Verified], layout: &RootLayout) -> Result<()> {
+    let sum = |bytes: fn(&Verified) -> Bytes| {
+        proofs
+            .iter()
+            .fold(0u64, |sum, proof| sum.saturating_add(bytes(proof).0))
+    };
+    let digests = |of: fn(&Verified) -> Option<&Digest>| -> Vec<String> {
+        proofs
+            .iter()
+            .filter_map(of)
+            .map(ToString::to_string)
+            .collect()
+    };
     let text = serde_json::json!({
         "format": 1,
         "ironroot": env!("CARGO_PKG_VERSION"),
@@ -44,11 +56,12 @@ pub fn tell(told: &Told<'_>, proof: &Verified, layout: &RootLayout) -> Result<()
         "config": told.config,
         "image": told.image,
         "imageKind": layout.image.to_string(),
-        "digest": proof.download_digest().map(ToString::to_string),
-        "contentDigest": proof.content_digest().map(ToString::to_string),
-        "proven": proof.is_proven(),
-        "downloadBytes": proof.received().0,
-        "contentBytes": proof.content_length().0,
+        // One for each layer.
+        "digests": digests(Verified::download_digest),
+        "contentDigests": digests(Verified::content_digest),
+        "proven": proofs.iter().all(Verified::is_proven),
+        "downloadBytes": sum(Verified::received),
+        "contentBytes": sum(Verified::content_length),
         "writableBytes": layout.size.0,
     });
     let write = || -> std::io::Result<()> {

@@ -1,35 +1,72 @@
-//! An image unpacked into a tmpfs.
+//! An image unpacked into a tmpfs, while it streams: one copy, never the archive and the tree together.
 
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use super::blocks::BlockReader;
 use super::mounts::Mounts;
-use crate::error::{Class, Failure, Result};
+use crate::error::Result;
+use crate::image::tree::{self, Census};
 use crate::plan::memory_root::{Room, RootLayout};
 use crate::report::Reporter;
-use crate::sys::detached::Detached;
+use crate::sys::beneath::Root;
+use crate::sys::detached::{Detached, Flags, Tmpfs};
+use crate::sys::mount;
 
 /// A tree in memory.
 #[derive(Debug)]
-pub struct Unpacked {
+pub struct Tree {
     /// The tmpfs, which has no place yet: nobody can open what is not proven.
     tmpfs: Detached,
+    root: Root,
 }
 
-/// Unpacks what `reader` gives. Nothing of it has been proven yet.
-pub fn unpack(
-    _reader: &mut BlockReader<'_>,
-    _layout: &RootLayout,
-    _room: &Room,
-    _reporter: &Reporter,
-) -> Result<Unpacked> {
-    Err(Failure::new(
-        Class::Config,
-        "a tar archive is not supported in this version",
-    ))
+impl Tree {
+    /// An empty one, as large as there is memory: what does not fit fails, and kills nothing.
+    pub fn new(layout: &RootLayout, room: &Room) -> Result<Tree> {
+        let tmpfs = Tmpfs {
+            size: layout.hold,
+            inodes: room.inodes,
+            mode: 0o755,
+            interleave: room.interleave,
+            name: "ironroot".to_owned(),
+        }
+        .mount(Flags::ROOT)?;
+        let top = Root::of(&tmpfs.as_fd(), "the new root")?;
+        Ok(Tree { tmpfs, root: top })
+    }
+
+    /// Unpacks what `reader` gives over what is there. Nothing of it has been proven yet. `layered`: it is a
+    /// layer of a container image, which says by names what it takes away.
+    pub fn add(
+        &self,
+        reader: &mut BlockReader<'_>,
+        layered: bool,
+        reporter: &Reporter,
+    ) -> Result<()> {
+        let options = tree::Options {
+            whiteouts: layered,
+            ..tree::Options::default()
+        };
+        match tree::unpack(reader, &self.root, &options) {
+            Ok(census) => {
+                tell(&census, reporter);
+                Ok(())
+            }
+            // What broke the stream says more than what that did to the archive.
+            Err(failure) => Err(reader.take_failure().unwrap_or(failure)),
+        }
+    }
+
+    /// Gives the tree its place and its room.
+    pub fn place(self, place: &Path, room: &Room, made: &mut Mounts) -> Result<()> {
+        made.attach(self.tmpfs, place)?;
+        mount::resize(place, room.size)
+    }
 }
 
-/// Gives the tree its place.
-pub fn place(unpacked: Unpacked, place: &Path, _room: &Room, made: &mut Mounts) -> Result<()> {
-    made.attach(unpacked.tmpfs, place)
+fn tell(census: &Census, reporter: &Reporter) {
+    for note in census.notes() {
+        reporter.warn(note);
+    }
 }

@@ -1,0 +1,519 @@
+//! Preserved paths: each source resolved to one device by its number, whether it gets a file system, and the
+//! order of what is attached.
+
+mod candidates;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::refusal::Refusal;
+use super::step::Step;
+use crate::config::request::preserve::{MountFlags, NewFileSystem, Preserved, depth, overlap};
+use crate::config::request::{Request, Source};
+use crate::config::wire::{OtherClaim, PreserveKind, PreserveMethod, Seed};
+use crate::error::printable;
+use crate::host::signatures::UNKNOWN;
+use crate::host::tables::Table;
+use crate::host::{DevNum, Facts, Holder, RecordFound};
+use crate::image::record::DiskIdentity;
+use crate::units::Bytes;
+use candidates::Candidate;
+
+/// File systems that are mounted as sources, and the type under which the kernel knows them.
+const MOUNTABLE: [(&str, &str); 7] = [
+    // One driver for all three; ext4 without a journal is what the other two are.
+    ("ext4", "ext4"),
+    ("ext3", "ext4"),
+    ("ext2", "ext4"),
+    ("xfs", "xfs"),
+    ("btrfs", "btrfs"),
+    ("vfat", "vfat"),
+    ("f2fs", "f2fs"),
+];
+
+/// A systemd that finds this file mounted takes it for its own temporary one and fails to save it.
+const MACHINE_ID: &str = "/etc/machine-id";
+
+/// A device with preserved content, and all that is done to it before its paths are attached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceDevice {
+    /// Which source of this plan it is; it is mounted at /run/ironroot/state/NUMBER.
+    pub number: usize,
+    /// Kernel name.
+    pub name: String,
+    /// Device node.
+    pub path: PathBuf,
+    /// Device number; the opened device must have it.
+    pub dev: DevNum,
+    /// Size; the opened device must have it.
+    pub size: Bytes,
+    /// Serial and WWN of the disk, for the log.
+    pub disk: DiskIdentity,
+    /// How the config names it.
+    pub wanted: String,
+    /// Type of the file system, as the kernel names it.
+    pub filesystem: String,
+    /// UUID of the file system that was found: the opened device must have it.
+    pub uuid: Option<String>,
+    /// The device is blank and gets this file system.
+    pub format: Option<NewFileSystem>,
+    /// It is mounted read-only.
+    pub read_only: bool,
+    /// Options of the file system.
+    pub options: Vec<String>,
+    /// The boot stops where it cannot be mounted.
+    pub required: bool,
+}
+
+impl fmt::Display for SourceDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}", self.path.display(), self.size.short())?;
+        if let Some(serial) = &self.disk.serial {
+            write!(f, ", serial {}", printable(serial))?;
+        }
+        write!(f, ", {})", self.dev)
+    }
+}
+
+/// How a preserved path is provided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Attach {
+    /// A bind mount of a directory.
+    Directory,
+    /// A bind mount of a file.
+    File,
+    /// An overlay over the image's directory.
+    Overlay,
+    /// A value that is copied into the root: the machine id.
+    MachineId,
+}
+
+/// One preserved path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Binding {
+    /// The path in the new root.
+    pub target: PathBuf,
+    /// [`SourceDevice::number`] of where it lives.
+    pub source: usize,
+    /// The place in the source's file system; empty for its root.
+    pub subdir: PathBuf,
+    /// How it is provided.
+    pub attach: Attach,
+    /// Whether the image's content fills it at first use.
+    pub seed: Seed,
+    /// Mode of what is made; `None`: the image's.
+    pub mode: Option<u32>,
+    /// Owner and group of what is made; `None`: the image's.
+    pub owner: Option<(u32, u32)>,
+    /// Flags of the mount.
+    pub flags: MountFlags,
+    /// Whose session this is.
+    pub claim: String,
+    /// The place belongs to one claim.
+    pub claim_bound: bool,
+    /// What happens to what another claim left.
+    pub other_claim: OtherClaim,
+    /// The boot stops without it.
+    pub required: bool,
+}
+
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.attach {
+            Attach::Directory => "bind",
+            Attach::File => "bind, a file",
+            Attach::Overlay => "overlay",
+            Attach::MachineId => "copied, a value",
+        };
+        write!(f, "preserve {}: ", self.target.display())?;
+        if self.subdir.as_os_str().is_empty() {
+            write!(f, "source {}", self.source)?;
+        } else {
+            write!(f, "{} of source {}", self.subdir.display(), self.source)?;
+        }
+        write!(f, " ({how}")?;
+        if self.attach != Attach::MachineId {
+            write!(f, "; {}", self.flags)?;
+        }
+        if self.seed == Seed::FromImageOnce {
+            f.write_str("; filled from the image once")?;
+        }
+        if self.claim_bound {
+            write!(f, "; for claim {}", printable(&self.claim))?;
+        }
+        if self.other_claim == OtherClaim::Erase {
+            f.write_str(", ERASE what another left")?;
+        }
+        f.write_str(if self.required { ")" } else { "; optional)" })
+    }
+}
+
+/// What is wrong with a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing has that name.
+    Missing {
+        /// Disks that may have it and cannot be read.
+        unreadable: Vec<String>,
+    },
+    /// Several have it.
+    Several(Vec<String>),
+    /// It cannot be read.
+    Unreadable(String),
+    /// It is in use.
+    InUse(String),
+    /// It has no file system, and must not get one.
+    Blank(String),
+    /// It holds something else than a file system.
+    Occupied(String),
+    /// It has another file system than the config says.
+    OtherFileSystem(String),
+    /// It cannot be written.
+    ReadOnly(String),
+    /// Another entry uses it in a way that excludes this one.
+    Conflict(String),
+}
+
+impl Trouble {
+    /// Whether waiting may help.
+    pub fn may_heal(&self) -> bool {
+        match self {
+            Trouble::Missing { .. } | Trouble::Unreadable(_) | Trouble::InUse(_) => true,
+            Trouble::Several(_)
+            | Trouble::Blank(_)
+            | Trouble::Occupied(_)
+            | Trouble::OtherFileSystem(_)
+            | Trouble::ReadOnly(_)
+            | Trouble::Conflict(_) => false,
+        }
+    }
+
+    /// What to do next.
+    pub fn next(&self) -> &'static str {
+        match self {
+            Trouble::Missing { .. } => {
+                "compare the name with `ironroot disks`, check that the disk's driver is loaded, or set `required` to false"
+            }
+            Trouble::Several(_) => {
+                "name it by partuuid or by the disk's serial, or give one of them another name"
+            }
+            Trouble::Unreadable(_) => "check the disk",
+            Trouble::InUse(_) => "unmount it or stop what holds it",
+            Trouble::Blank(_) => {
+                "make a file system there, or set `format` to IfBlank and name it by partlabel, partuuid or disk"
+            }
+            Trouble::Occupied(_) => {
+                "name another place; what is there is not erased. Where it may be lost, erase it with blkdiscard, or zero both of its ends"
+            }
+            Trouble::OtherFileSystem(_) => "correct `filesystem`, or leave it away",
+            Trouble::ReadOnly(_) => "check the write protection, or add the option ro",
+            Trouble::Conflict(_) => "correct `preserve`",
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::Missing { unreadable } => {
+                f.write_str("no device has that name")?;
+                if unreadable.is_empty() {
+                    Ok(())
+                } else {
+                    write!(f, "; not to be read: {}", unreadable.join(", "))
+                }
+            }
+            Trouble::Several(names) => write!(
+                f,
+                "{} devices have that name: {}",
+                names.len(),
+                names.join(" and ")
+            ),
+            Trouble::Unreadable(why) => write!(f, "it cannot be read: {why}"),
+            Trouble::InUse(how) => write!(f, "it is in use: {how}"),
+            Trouble::Blank(name) => write!(f, "{name} is blank, and `format` is Never"),
+            Trouble::Occupied(what) => write!(f, "it holds no file system to mount: {what}"),
+            Trouble::ReadOnly(name) => write!(f, "{name} is read-only"),
+            Trouble::OtherFileSystem(what) | Trouble::Conflict(what) => f.write_str(what),
+        }
+    }
+}
+
+/// Steps, and what is worth a warning.
+#[derive(Debug, Default)]
+pub struct Decided {
+    /// One step for each source.
+    pub sources: Vec<Step>,
+    /// One step for each path, parents first.
+    pub bindings: Vec<(PathBuf, Step)>,
+    /// Optional paths that will show the image's content, and why.
+    pub notes: Vec<String>,
+}
+
+/// Decides everything that can be known before anything is opened.
+pub fn decide(request: &Request, facts: &Facts) -> Result<Decided, Refusal> {
+    let devices = candidates::all(facts);
+    let entries = &request.preserve;
+    let mut found: Vec<Result<&Candidate<'_>, Trouble>> = entries
+        .iter()
+        .map(|entry| candidates::find(&entry.source, &devices, facts))
+        .collect();
+    overlaps(entries, &mut found);
+    let mut decided = Decided::default();
+    for device in &devices {
+        let users: Vec<(usize, &Preserved)> = entries
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| {
+                found
+                    .get(*i)
+                    .and_then(|f| f.as_ref().ok())
+                    .is_some_and(|d| d.dev == device.dev)
+            })
+            .collect();
+        if users.is_empty() {
+            continue;
+        }
+        let number = decided.sources.len();
+        match source(device, &users, number) {
+            Ok(source) => decided.sources.push(Step::OpenSource {
+                source: Box::new(source),
+            }),
+            Err(trouble) => {
+                for (i, _) in &users {
+                    if let Some(slot) = found.get_mut(*i) {
+                        *slot = Err(trouble.clone());
+                    }
+                }
+            }
+        }
+    }
+    for (entry, found) in entries.iter().zip(&found) {
+        let writes = !entry.options.flags.read_only;
+        let device = match found {
+            Ok(device) if device.disk.read_only && writes => {
+                Err(Trouble::ReadOnly(device.name.to_owned()))
+            }
+            other => other.clone(),
+        };
+        match device {
+            Ok(device) => {
+                let step = binding(request, entry, device, &decided.sources);
+                decided
+                    .bindings
+                    .extend(step.map(|step| (entry.target.clone(), step)));
+            }
+            // What is optional is waited for as well.
+            Err(trouble) if entry.required || (trouble.may_heal() && !facts.waited) => {
+                return Err(Refusal::Preserve {
+                    target: entry.target.clone(),
+                    source: entry.source.to_string(),
+                    trouble,
+                });
+            }
+            Err(trouble) => decided.notes.push(format!(
+                "{} is not preserved and shows the image's content: source {}: {trouble}",
+                entry.target.display(),
+                entry.source
+            )),
+        }
+    }
+    Ok(decided)
+}
+
+/// The same place under two names.
+fn overlaps(entries: &[Preserved], found: &mut [Result<&Candidate<'_>, Trouble>]) {
+    for i in 0..entries.len() {
+        let clash = entries.iter().take(i).enumerate().find(|(j, other)| {
+            let (Some(Ok(one)), Some(Ok(two)), Some(entry)) =
+                (found.get(i), found.get(*j), entries.get(i))
+            else {
+                return false;
+            };
+            one.dev == two.dev && overlap(&entry.subdir, &other.subdir)
+        });
+        let clash = clash.map(|(_, other)| other.target.display().to_string());
+        if let (Some(target), Some(slot)) = (clash, found.get_mut(i)) {
+            *slot = Err(Trouble::Conflict(format!(
+                "{target} is preserved at the same place, or one is inside the other"
+            )));
+        }
+    }
+}
+
+fn binding(
+    request: &Request,
+    entry: &Preserved,
+    device: &Candidate<'_>,
+    sources: &[Step],
+) -> Option<Step> {
+    let source = sources.iter().find_map(|step| match step {
+        Step::OpenSource { source } if source.dev == device.dev => Some(source.number),
+        _ => None,
+    })?;
+    let attach = match (entry.kind, entry.method) {
+        (PreserveKind::File, _) if entry.target == std::path::Path::new(MACHINE_ID) => {
+            Attach::MachineId
+        }
+        (PreserveKind::File, _) => Attach::File,
+        (PreserveKind::Dir, PreserveMethod::Overlay) => Attach::Overlay,
+        (PreserveKind::Dir, PreserveMethod::Bind | PreserveMethod::Mount) => Attach::Directory,
+    };
+    Some(Step::Preserve {
+        binding: Box::new(Binding {
+            target: entry.target.clone(),
+            source,
+            subdir: entry.subdir.clone(),
+            attach,
+            seed: entry.seed,
+            mode: entry.mode,
+            owner: entry.owner,
+            flags: entry.options.flags,
+            claim: request.claim.clone(),
+            claim_bound: entry.claim.is_some(),
+            other_claim: entry.other_claim,
+            required: entry.required,
+        }),
+    })
+}
+
+/// What becomes of one device.
+fn source(
+    device: &Candidate<'_>,
+    users: &[(usize, &Preserved)],
+    number: usize,
+) -> Result<SourceDevice, Trouble> {
+    let disk = device.disk;
+    if let Some(why) = &disk.unreadable {
+        return Err(Trouble::Unreadable(why.clone()));
+    }
+    let holder = disk.holders.iter().find(|holder| match holder {
+        Holder::Mount { device: name, .. }
+        | Holder::Swap { device: name }
+        | Holder::Device { device: name, .. } => *name == device.name,
+    });
+    if let Some(holder) = holder {
+        return Err(Trouble::InUse(holder.to_string()));
+    }
+    let wanted_fs = agreed(users)?;
+    let (filesystem, uuid, format) = file_system(device, users, wanted_fs)?;
+    let mut options: Vec<String> = Vec::new();
+    for word in users.iter().flat_map(|(_, u)| &u.options.file_system) {
+        if !options.iter().any(|o| o == word) {
+            options.push((*word).to_owned());
+        }
+    }
+    // On a device that cannot be written those entries stay that do not write.
+    let read_only = disk.read_only || users.iter().all(|(_, u)| u.options.flags.read_only);
+    if format.is_some() && read_only {
+        return Err(Trouble::ReadOnly(device.name.to_owned()));
+    }
+    let wanted = users.first().map(|(_, u)| u.source.to_string());
+    Ok(SourceDevice {
+        number,
+        name: device.name.to_owned(),
+        path: device.path.clone(),
+        dev: device.dev,
+        size: device.size,
+        disk: DiskIdentity {
+            serial: disk.serial.clone(),
+            wwn: disk.wwn.clone(),
+            ..DiskIdentity::default()
+        },
+        wanted: wanted.unwrap_or_default(),
+        filesystem,
+        uuid,
+        format,
+        read_only,
+        options,
+        required: users.iter().any(|(_, u)| u.required),
+    })
+}
+
+/// The one file system that all users want.
+fn agreed(users: &[(usize, &Preserved)]) -> Result<Option<NewFileSystem>, Trouble> {
+    let mut wanted: Option<NewFileSystem> = None;
+    for fs in users.iter().filter_map(|(_, u)| u.filesystem) {
+        match wanted {
+            Some(other) if other != fs => {
+                return Err(Trouble::Conflict(format!(
+                    "one entry wants {} there and another {}",
+                    other.name(),
+                    fs.name()
+                )));
+            }
+            _ => wanted = Some(fs),
+        }
+    }
+    Ok(wanted)
+}
+
+type FileSystem = (String, Option<String>, Option<NewFileSystem>);
+
+fn file_system(
+    device: &Candidate<'_>,
+    users: &[(usize, &Preserved)],
+    wanted: Option<NewFileSystem>,
+) -> Result<FileSystem, Trouble> {
+    let contents = device.contents();
+    let whole = device.partition.is_none();
+    // A table without a signature of its own, and what ironroot itself wrote there, are no blank.
+    let has_table = whole && device.disk.table != Table::None;
+    let has_record = whole && device.disk.record != RecordFound::None;
+    match contents.as_slice() {
+        [] if has_table => Err(Trouble::Occupied(format!(
+            "{} has a partition table",
+            device.name
+        ))),
+        [] if has_record => Err(Trouble::Occupied(format!(
+            "{} carries the record of an installation",
+            device.name
+        ))),
+        [] if !device.is_blank() => Err(Trouble::Occupied(format!("{UNKNOWN} on {}", device.name))),
+        [] if users.iter().any(|(_, u)| u.format) => {
+            let fs = wanted.unwrap_or(NewFileSystem::Ext4);
+            Ok((fs.name().to_owned(), None, Some(fs)))
+        }
+        [] => Err(Trouble::Blank(device.name.to_owned())),
+        [one] => {
+            let known = MOUNTABLE.iter().find(|(what, _)| *what == one.what);
+            match known {
+                None => Err(Trouble::Occupied(one.to_string())),
+                Some(_) if wanted.is_some_and(|fs| fs.name() != one.what) => {
+                    Err(Trouble::OtherFileSystem(format!(
+                        "{one}, and `filesystem` is {}",
+                        wanted.map_or("", NewFileSystem::name)
+                    )))
+                }
+                Some((_, kind)) => Ok(((*kind).to_owned(), one.uuid.clone(), None)),
+            }
+        }
+        several => {
+            let all: Vec<String> = several.iter().map(ToString::to_string).collect();
+            Err(Trouble::Occupied(all.join(" and ")))
+        }
+    }
+}
+
+/// Sorts what is mounted in the root: parents before what is below them.
+pub fn sort(steps: &mut [(PathBuf, Step)]) {
+    steps.sort_by(|(a, _), (b, _)| depth(a).cmp(&depth(b)));
+}
+
+/// Whether a disk that appears later could change which device an entry means.
+pub fn may_be_ambiguous(entries: &[Preserved]) -> bool {
+    entries.iter().any(|entry| match &entry.source {
+        Source::Partlabel(_) | Source::Partuuid(_) | Source::Label(_) | Source::Uuid(_) => true,
+        Source::Disk { select, .. } => {
+            select.serial.is_none() && select.wwn.is_none() && select.path.is_none()
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

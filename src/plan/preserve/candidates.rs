@@ -1,0 +1,198 @@
+//! Devices that may be sources, and which of them a name means.
+
+use std::path::PathBuf;
+
+use super::Trouble;
+use crate::config::request::Source;
+use crate::host::tables::TablePartition;
+use crate::host::{Content, DevNum, Disk, DiskKind, Facts, Holder, Partition};
+use crate::plan::target;
+use crate::units::Bytes;
+
+/// Signatures of devices that are a part of something else: what else they seem to hold belongs to that.
+const MEMBERS: [&str; 9] = [
+    "linux_raid_member",
+    "ddf_raid_member",
+    "isw_raid_member",
+    "LVM2_member",
+    "zfs_member",
+    "bcache",
+    "crypto_LUKS",
+    "VMFS_volume_member",
+    "jbd",
+];
+
+/// Signatures whose label names no file system.
+const NO_FILE_SYSTEM: [&str; 4] = ["gpt", "dos", "swap", "swsuspend"];
+
+/// A whole disk or a partition.
+#[derive(Debug)]
+pub struct Candidate<'a> {
+    /// The disk.
+    pub disk: &'a Disk,
+    /// The partition; `None` for the whole disk.
+    pub partition: Option<&'a Partition>,
+    /// Kernel name.
+    pub name: &'a str,
+    /// Device node.
+    pub path: PathBuf,
+    /// Device number.
+    pub dev: DevNum,
+    /// Size.
+    pub size: Bytes,
+    /// Its entry in the table.
+    entry: Option<&'a TablePartition>,
+}
+
+impl<'a> Candidate<'a> {
+    /// What is on it.
+    pub fn contents(&self) -> Vec<&'a Content> {
+        let all = self.disk.contents.iter();
+        all.filter(|c| c.device == self.name).collect()
+    }
+
+    /// Nothing at all is on it.
+    pub fn is_blank(&self) -> bool {
+        match self.partition {
+            Some(partition) => partition.blank,
+            None => self.disk.contents.is_empty() && self.disk.unreadable.is_none(),
+        }
+    }
+
+    fn has(&self, is: impl Fn(&Content) -> bool) -> bool {
+        let contents = self.contents();
+        let member = contents.iter().any(|c| MEMBERS.contains(&c.what.as_str()));
+        !member
+            && contents
+                .iter()
+                .any(|c| !NO_FILE_SYSTEM.contains(&c.what.as_str()) && is(c))
+    }
+}
+
+/// Every device that may be a source. What is a part of something else (a path of a multipath device, a disk of
+/// an array, a partitioned map) is passed over: the other is in the list by itself.
+pub fn all(facts: &Facts) -> Vec<Candidate<'_>> {
+    let mut all = Vec::new();
+    for disk in &facts.disks {
+        if disk.size == Bytes::ZERO || disk.kind == DiskKind::Floppy || is_member(disk, &disk.name)
+        {
+            continue;
+        }
+        all.push(Candidate {
+            disk,
+            partition: None,
+            name: &disk.name,
+            path: disk.path.clone(),
+            dev: disk.dev,
+            size: disk.size,
+            entry: mapped_entry(disk, facts),
+        });
+        for partition in &disk.partitions {
+            if is_member(disk, &partition.name) {
+                continue;
+            }
+            // A table that the kernel has not read yet says nothing of the kernel's partitions.
+            let entry = disk.table.partitions().iter().find(|entry| {
+                entry.number == partition.number
+                    && entry.start == partition.start
+                    && entry.size == partition.size
+            });
+            all.push(Candidate {
+                disk,
+                partition: Some(partition),
+                name: &partition.name,
+                path: PathBuf::from("/dev").join(&partition.name),
+                dev: partition.dev,
+                size: partition.size,
+                entry,
+            });
+        }
+    }
+    all
+}
+
+fn is_member(disk: &Disk, name: &str) -> bool {
+    disk.holders
+        .iter()
+        .any(|holder| matches!(holder, Holder::Device { device, .. } if device == name))
+}
+
+/// The entry in the table of the map that `disk` is a partition of: device mapper has no partitions, kpartx makes
+/// a map for each, whose UUID is `partN-` and that of the whole.
+fn mapped_entry<'a>(disk: &Disk, facts: &'a Facts) -> Option<&'a TablePartition> {
+    let (number, whole) = disk
+        .map_uuid
+        .as_deref()?
+        .strip_prefix("part")?
+        .split_once('-')?;
+    let number: u32 = number.parse().ok()?;
+    let parent = facts
+        .disks
+        .iter()
+        .find(|d| d.map_uuid.as_deref() == Some(whole))?;
+    let entries = parent.table.partitions().iter();
+    entries
+        .filter(|entry| entry.size == disk.size)
+        .find(|entry| entry.number == number)
+}
+
+/// The one device that `source` names.
+pub fn find<'a, 'f>(
+    source: &Source,
+    devices: &'a [Candidate<'f>],
+    facts: &Facts,
+) -> Result<&'a Candidate<'f>, Trouble> {
+    let found: Vec<&Candidate<'_>> = devices.iter().filter(|d| is(source, d)).collect();
+    match found.as_slice() {
+        [one] => Ok(one),
+        [] => Err(Trouble::Missing {
+            unreadable: facts
+                .disks
+                .iter()
+                .filter(|d| d.unreadable.is_some() && d.kind != DiskKind::Floppy)
+                .map(|d| d.name.clone())
+                .collect(),
+        }),
+        several => Err(Trouble::Several(
+            several.iter().map(|d| d.name.to_owned()).collect(),
+        )),
+    }
+}
+
+fn is(source: &Source, device: &Candidate<'_>) -> bool {
+    match source {
+        Source::Partlabel(name) => device
+            .entry
+            .is_some_and(|e| e.name.as_deref() == Some(name.as_str())),
+        Source::Partuuid(uuid) => device
+            .entry
+            .is_some_and(|e| e.partuuid.eq_ignore_ascii_case(uuid)),
+        Source::Label(label) => device.has(|c| c.label.as_deref() == Some(label.as_str())),
+        Source::Uuid(uuid) => device.has(|c| {
+            c.uuid
+                .as_deref()
+                .is_some_and(|u| u.eq_ignore_ascii_case(uuid))
+        }),
+        Source::Disk { select, partition } => {
+            let disk = device.disk;
+            // As for a target: what is no fixed disk has to be named by its node.
+            let serves = match target::named_path(select) {
+                Some(_) => true,
+                None => disk.kind == DiskKind::Disk && !disk.removable,
+            };
+            let number = device.partition.map(|p| p.number);
+            if number == *partition {
+                return serves && target::matches(select, disk);
+            }
+            // The node of a partition is named without its number.
+            let by_node = crate::config::wire::Select {
+                path: None,
+                ..(**select).clone()
+            };
+            let node = target::named_path(select).map(std::path::Path::new);
+            partition.is_none()
+                && node == Some(device.path.as_path())
+                && target::matches(&by_node, disk)
+        }
+    }
+}

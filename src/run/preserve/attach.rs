@@ -1,0 +1,196 @@
+//! Attaches one place of a source to the root: by descriptor, with every flag stated, at a target that is looked up
+//! inside the root.
+
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{SFlag, fstat};
+
+use super::place;
+use super::source::Source;
+use super::{STATE, claim, machine_id, mount_id, seed};
+use crate::config::request::preserve::{Atime, MountFlags, forbidden};
+use crate::config::wire::Seed;
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::init::modules;
+use crate::plan::preserve::{Attach, Binding};
+use crate::report::Reporter;
+use crate::sys::beneath::{self, Root, Walk};
+use crate::sys::detached::{Detached, Flags, Overlay};
+
+/// Provides the path of `binding`; the id of the mount, where it is one.
+pub fn attach(
+    binding: &Binding,
+    source: &Source,
+    image: &Root,
+    root: &Path,
+    reporter: &Reporter,
+) -> Result<Option<u64>> {
+    let root = Root::open(root)?;
+    if binding.attach == Attach::MachineId {
+        claim::settle(binding, source, reporter)?;
+        machine_id::provide(binding, source, image, &root, reporter)?;
+        return Ok(None);
+    }
+    let target = target(binding, &root)?;
+    let known = claim::settle(binding, source, reporter)?;
+    if binding.seed == Seed::FromImageOnce {
+        seed::fill(binding, source, image, known, reporter)?;
+    }
+    let mount = match binding.attach {
+        Attach::Directory | Attach::File => bind(binding, source, image)?,
+        Attach::Overlay => overlay(binding, source, image)?,
+        Attach::MachineId => return Ok(None),
+    };
+    mount.set_atime(atime(binding.flags), binding.flags.nodiratime)?;
+    let handle = mount
+        .as_fd()
+        .try_clone_to_owned()
+        .context(Class::Preserve, || "keeping the mount's descriptor")?;
+    let id = mount_id(&handle)?;
+    mount.attach(target.as_fd(), &binding.target.display().to_string())?;
+    Ok(Some(id))
+}
+
+fn flags(flags: MountFlags) -> Flags {
+    Flags {
+        read_only: flags.read_only,
+        nosuid: flags.nosuid,
+        nodev: flags.nodev,
+        noexec: flags.noexec,
+    }
+}
+
+fn atime(flags: MountFlags) -> crate::sys::detached::Atime {
+    match flags.atime {
+        Atime::Relatime => crate::sys::detached::Atime::Relative,
+        Atime::Noatime => crate::sys::detached::Atime::Never,
+        Atime::Strictatime => crate::sys::detached::Atime::Always,
+    }
+}
+
+/// The target in the root, made where it is missing. Links of the image are followed inside the root, but not to
+/// where nothing may be preserved.
+fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
+    let path = &binding.target;
+    let is_file = binding.attach == Attach::File;
+    let handle = match root.handle(path, Walk::InRoot) {
+        Ok(handle) => handle,
+        Err(error) if error.errno == nix::errno::Errno::ENOENT => {
+            if is_file {
+                if let Some(parent) = path.parent() {
+                    root.make_directories(parent, 0o755, Walk::InRoot)?;
+                }
+                drop(root.create_file(path, 0o644, Walk::InRoot)?);
+            } else {
+                drop(root.make_directories(path, 0o755, Walk::InRoot)?);
+            }
+            root.handle(path, Walk::InRoot)?
+        }
+        Err(error) => return Err(error.of_class(Class::Preserve)),
+    };
+    let stat =
+        fstat(&handle).context(Class::Preserve, || format!("looking at {}", path.display()))?;
+    let kind = beneath::kind(&stat);
+    let wanted = if is_file {
+        SFlag::S_IFREG
+    } else {
+        SFlag::S_IFDIR
+    };
+    if kind != wanted {
+        return Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "{} of the image is no {}",
+                path.display(),
+                if is_file { "file" } else { "directory" }
+            ),
+        )
+        .hint("correct `kind` or `target`"));
+    }
+    let (base, real) = (place::path_of(root)?, place::path_of(&handle)?);
+    let inside = Path::new("/").join(real.strip_prefix(&base).map_err(|_| {
+        Failure::new(
+            Class::Preserve,
+            format!(
+                "{} leads to {}, which is not in the root",
+                path.display(),
+                real.display()
+            ),
+        )
+    })?);
+    if let Some(why) = forbidden(&inside) {
+        return Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "{} leads to {} in the image: {why}",
+                path.display(),
+                inside.display()
+            ),
+        )
+        .hint("name the place itself, not a link to it"));
+    }
+    Ok(handle)
+}
+
+fn bind(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
+    let wanted = place::attributes(binding, image);
+    let path = &binding.subdir;
+    let from = if binding.attach == Attach::File {
+        place::file(source, path, wanted)?
+    } else {
+        let fresh = path.as_os_str().is_empty()
+            && (binding.mode.is_some() || binding.owner.is_some())
+            && !source.read_only
+            && !place::has_content(source, path)?;
+        let fd = place::directory(source, path, wanted)?;
+        if fresh {
+            // The root of a file system is never made here, and yet is as good as new.
+            place::give(&fd, wanted, path)?;
+        }
+        fd
+    };
+    let what = format!("{} of {}", path.display(), source.name);
+    let mount = Detached::copy_of(from.as_fd(), &what, false)?;
+    mount.set_flags(flags(binding.flags), false)?;
+    Ok(mount)
+}
+
+/// An overlay of the image's directory and, for whatever image, one upper layer on the source.
+fn overlay(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
+    modules::want("overlay");
+    let upper = binding.subdir.join("upper");
+    let fresh = matches!(place::look(source, &upper)?, place::Found::Nothing);
+    let upper = place::directory(source, &upper, place::attributes(binding, image))?;
+    let work = place::directory(source, &binding.subdir.join("work"), (0o700, 0, 0))?;
+    if fresh {
+        // What the layer is for is on the medium before anything is in it.
+        nix::unistd::syncfs(&upper)
+            .context(Class::Preserve, || format!("flushing {}", source.name))?;
+    }
+    let lower = match image.directory(&binding.target, Walk::InRoot) {
+        Ok(lower) => lower,
+        Err(error) if error.is_missing() => nothing()?,
+        Err(error) => return Err(error.of_class(Class::Preserve)),
+    };
+    // A descriptor cannot be led anywhere, and has no characters that mean something to the kernel here.
+    let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    Overlay {
+        lower: &path(&lower),
+        upper: &path(&upper),
+        work: &path(&work),
+        root_context: None,
+        name: "ironroot-preserve",
+    }
+    .mount(flags(binding.flags))
+}
+
+/// An empty directory, for an image that has nothing there.
+fn nothing() -> Result<OwnedFd> {
+    let run = Root::open(Path::new("/run"))?;
+    let path = Path::new(STATE)
+        .strip_prefix("/run")
+        .map(|state| state.join("nothing"))
+        .unwrap_or_default();
+    Ok(run.make_directories(&path, 0o755, Walk::NoLinks)?)
+}

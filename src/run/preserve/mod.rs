@@ -1,0 +1,207 @@
+//! Preserved paths: their devices opened, checked and mounted below [`STATE`], their content made ready, and the
+//! paths attached to the root by descriptor. What is optional and fails is a warning; every entry stands alone.
+
+pub mod attach;
+pub mod claim;
+pub mod conflicts;
+pub mod copy;
+pub mod machine_id;
+pub mod place;
+pub mod record;
+pub mod remove;
+pub mod seed;
+pub mod source;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use super::memory::mounts::Mounts;
+use crate::error::{Class, Failure, Result, describe};
+use crate::plan::preserve::{Binding, SourceDevice};
+use crate::report::Reporter;
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::detached::{Detached, Flags};
+use source::Source;
+
+/// Where the sources are mounted, each in a directory of its number. It travels with /run into the new system.
+pub const STATE: &str = "/run/ironroot/state";
+
+/// What a session preserves.
+#[derive(Debug, Default)]
+pub struct Preserving {
+    sources: Vec<Source>,
+    promises: Vec<Promise>,
+    image: Option<Root>,
+}
+
+/// A mount that has to be at its target when the system starts.
+#[derive(Debug)]
+struct Promise {
+    target: PathBuf,
+    mount: u64,
+    required: bool,
+}
+
+/// Where the root is, and where the image's own content is to be seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The root.
+    pub root: &'a Path,
+    /// The image below an overlay; `None` where the root itself is the image.
+    pub lower: Option<&'a Path>,
+}
+
+impl Preserving {
+    /// Opens, checks and mounts a source.
+    pub fn open(
+        &mut self,
+        device: &SourceDevice,
+        made: &mut Mounts,
+        reporter: &Reporter,
+    ) -> Result<()> {
+        match source::open(device, made, reporter) {
+            Ok(source) => {
+                self.sources.push(source);
+                Ok(())
+            }
+            Err(failure) => tolerate(
+                failure,
+                &format!("source {} ({})", device.wanted, device.name),
+                device.required,
+                reporter,
+            ),
+        }
+    }
+
+    /// Attaches a path.
+    pub fn attach(
+        &mut self,
+        binding: &Binding,
+        places: Places<'_>,
+        made: &mut Mounts,
+        reporter: &Reporter,
+    ) -> Result<()> {
+        let attached = self
+            .image(places, made)
+            .and_then(|()| self.try_attach(binding, places, reporter));
+        match attached {
+            Ok(None) => Ok(()),
+            Ok(Some(mount)) => {
+                self.promises.push(Promise {
+                    target: binding.target.clone(),
+                    mount,
+                    required: binding.required,
+                });
+                Ok(())
+            }
+            Err(failure) => tolerate(
+                failure,
+                &binding.target.display().to_string(),
+                binding.required,
+                reporter,
+            ),
+        }
+    }
+
+    fn try_attach(
+        &self,
+        binding: &Binding,
+        places: Places<'_>,
+        reporter: &Reporter,
+    ) -> Result<Option<u64>> {
+        let source = self.sources.iter().find(|s| s.number == binding.source);
+        let source = source.ok_or_else(|| {
+            Failure::new(Class::Preserve, "its source could not be mounted")
+                .hint("see the warning above")
+        })?;
+        let image = self
+            .image
+            .as_ref()
+            .ok_or_else(|| Failure::new(Class::Bug, "the image's content is nowhere to be seen"))?;
+        attach::attach(binding, source, image, places.root, reporter)
+    }
+
+    /// The image's own content, whatever is mounted over it in the root.
+    fn image(&mut self, places: Places<'_>, made: &mut Mounts) -> Result<()> {
+        if self.image.is_some() {
+            return Ok(());
+        }
+        let image = if let Some(lower) = places.lower {
+            Root::open(lower)?
+        } else {
+            let root = Root::open(places.root)?;
+            let copy = Detached::copy_of(root.as_fd(), "the image", false)?;
+            copy.set_flags(Flags::LAYER, false)?;
+            let place = Path::new(STATE).join("image");
+            made.attach(copy, &place)?;
+            Root::open(&place)?
+        };
+        self.image = Some(image);
+        Ok(())
+    }
+
+    /// Checks that each promised mount is what is at its target, and looks for what in the image claims the same
+    /// place.
+    pub fn verify(&self, root: &Path, reporter: &Reporter) -> Result<()> {
+        if self.promises.is_empty() {
+            return Ok(());
+        }
+        let root = Root::open(root)?;
+        for promise in &self.promises {
+            let found = root
+                .handle(&promise.target, Walk::InRoot)
+                .map_err(Failure::from)
+                .and_then(|fd| mount_id(&fd));
+            let target = promise.target.display();
+            let failure = match found {
+                Ok(id) if id == promise.mount => continue,
+                Ok(id) => Failure::new(
+                    Class::Preserve,
+                    format!(
+                        "something else is mounted there: mount {id}, not {}",
+                        promise.mount
+                    ),
+                ),
+                Err(failure) => failure,
+            };
+            tolerate(failure, &target.to_string(), promise.required, reporter)?;
+        }
+        let targets: Vec<&Path> = self.promises.iter().map(|p| p.target.as_path()).collect();
+        for warning in conflicts::find(&root, &targets) {
+            reporter.warn(warning);
+        }
+        Ok(())
+    }
+}
+
+/// What is required stops the boot, with the code of preserved paths whatever went wrong; the rest warns.
+fn tolerate(failure: Failure, what: &str, required: bool, reporter: &Reporter) -> Result<()> {
+    if required {
+        let outer = Failure::new(Class::Preserve, format!("{what} cannot be preserved"));
+        // What other classes advise in general does not fit here.
+        let outer = if failure.next() == failure.class().advice() {
+            outer
+        } else {
+            let hint = failure.next().to_owned();
+            outer.hint(hint)
+        };
+        return Err(outer.caused_by(failure));
+    }
+    reporter.warn(format!(
+        "{what} is not preserved and shows the image's content: {}",
+        describe(&failure)
+    ));
+    Ok(())
+}
+
+/// The id of the mount that `fd` is in (proc_pid_fdinfo(5), `mnt_id`), as mountinfo has it.
+fn mount_id(fd: &OwnedFd) -> Result<u64> {
+    use std::os::fd::AsRawFd as _;
+    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        Failure::new(Class::Preserve, format!("reading {path}")).caused_by(error)
+    })?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+        .ok_or_else(|| Failure::new(Class::Preserve, format!("{path} names no mount")))
+}

@@ -1,0 +1,225 @@
+//! What ironroot keeps of each place on a source, in the source itself: `.ironroot/records/ID.json`. It says to
+//! whom the place belongs, whether it was filled, and what was cut off. Written by rename, so that a power cut
+//! leaves the old one or the new one.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::renameat;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::source::Source;
+use crate::config::request::preserve::HIDDEN;
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::sys::beneath::Walk;
+
+/// Nothing in a source is reached through a link, and nothing is mounted in it.
+pub const WALK: Walk = Walk::NoLinksOneFilesystem;
+
+/// A record is a few hundred bytes.
+const LIMIT: u64 = 64 << 10;
+
+/// More places than anybody preserves.
+const RECORDS: usize = 4096;
+
+/// How far a place is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// Nothing is going on.
+    #[default]
+    Ready,
+    /// Its content is being removed: what is left of it is nobody's.
+    Erasing,
+    /// The image's content is complete beside it and is being moved to its place.
+    Placing,
+}
+
+/// The record of one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Record {
+    /// Version of this format.
+    pub format: u32,
+    /// The place, relative to the root of the source's file system.
+    pub path: PathBuf,
+    /// To whom it belongs; `None` where it belongs to nobody in particular.
+    pub claim: Option<String>,
+    /// How far it is.
+    pub stage: Stage,
+    /// It was filled from an image, or had content of its own: never again.
+    pub seeded: bool,
+}
+
+const FORMAT: u32 = 1;
+
+impl Record {
+    /// A new one.
+    pub fn new(path: &Path) -> Record {
+        Record {
+            format: FORMAT,
+            path: path.to_owned(),
+            ..Record::default()
+        }
+    }
+}
+
+/// The name under which ironroot keeps things of the place `path`.
+pub fn id(path: &Path) -> String {
+    use std::fmt::Write as _;
+    use std::os::unix::ffi::OsStrExt as _;
+    let digest = Sha256::digest(path.as_os_str().as_bytes());
+    digest.iter().take(16).fold(String::new(), |mut id, byte| {
+        let _ = write!(id, "{byte:02x}");
+        id
+    })
+}
+
+/// Where the records are.
+fn directory() -> PathBuf {
+    Path::new(HIDDEN).join("records")
+}
+
+/// Reads one record.
+fn parse(text: &[u8]) -> Result<Record, String> {
+    let record: Record = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    match record.format {
+        FORMAT => Ok(record),
+        other => Err(format!(
+            "its format is {other}, and this version knows {FORMAT}"
+        )),
+    }
+}
+
+/// Every record of `source`. One that cannot be read refuses: it may say that the place is somebody else's.
+pub fn all(source: &Source) -> Result<Vec<Record>> {
+    let directory = directory();
+    let listing = match source.root.directory(&directory, WALK) {
+        Ok(fd) => fd,
+        Err(error) if error.errno == Errno::ENOENT => return Ok(Vec::new()),
+        Err(error) => return Err(error.of_class(Class::Preserve)),
+    };
+    let mut entries = Dir::from_fd(listing).context(Class::Preserve, || "listing the records")?;
+    let mut records = Vec::new();
+    for entry in entries.iter() {
+        let entry = entry.context(Class::Preserve, || "listing the records")?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // What a cut-off write left behind.
+        if Path::new(&name).extension().is_none_or(|e| e != "json") {
+            continue;
+        }
+        let path = directory.join(&name);
+        let text = source
+            .root
+            .read(&path, WALK, LIMIT)
+            .map_err(|e| e.of_class(Class::Preserve))?;
+        let record = parse(&text).map_err(|why| {
+            Failure::new(
+                Class::Preserve,
+                format!("{} on {} is damaged: {why}", path.display(), source.name),
+            )
+            .hint("if what the source holds may be used by this machine, remove that file")
+        })?;
+        records.push(record);
+        if records.len() > RECORDS {
+            return Err(Failure::new(
+                Class::Preserve,
+                format!("more than {RECORDS} records on {}", source.name),
+            ));
+        }
+    }
+    Ok(records)
+}
+
+/// Writes a record. When this returns it is on the medium, and so is everything that was done before.
+pub fn write(source: &Source, record: &Record) -> Result<()> {
+    let what = || {
+        format!(
+            "writing the record of {} on {}",
+            record.path.display(),
+            source.name
+        )
+    };
+    let name = format!("{}.json", id(&record.path));
+    let fresh = format!("{}.new", id(&record.path));
+    source
+        .root
+        .make_directories(Path::new(HIDDEN), 0o700, WALK)?;
+    let directory = source.root.make_directories(&directory(), 0o700, WALK)?;
+    match unlinkat(&directory, fresh.as_str(), UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => {}
+        Err(errno) => return Err(Failure::new(Class::Preserve, what()).caused_by(errno)),
+    }
+    let place = self::directory().join(&fresh);
+    let mut file = source.root.create_file(&place, 0o600, WALK)?;
+    let mut text = serde_json::to_vec_pretty(record).context(Class::Bug, what)?;
+    text.push(b'\n');
+    file.write_all(&text)
+        .and_then(|()| file.sync_all())
+        .context(Class::Preserve, what)?;
+    // The content that the record speaks of, before the record.
+    nix::unistd::syncfs(&directory).context(Class::Preserve, what)?;
+    renameat(
+        &directory,
+        OsStr::new(&fresh),
+        &directory,
+        OsStr::new(&name),
+    )
+    .context(Class::Preserve, what)?;
+    nix::unistd::fsync(&directory).context(Class::Preserve, what)
+}
+
+/// Removes a record; one that is not there is no error.
+pub fn remove(source: &Source, record: &Record) -> Result<()> {
+    let what = || {
+        format!(
+            "removing the record of {} on {}",
+            record.path.display(),
+            source.name
+        )
+    };
+    let directory = source.root.directory(&directory(), WALK)?;
+    let name = format!("{}.json", id(&record.path));
+    match unlinkat(&directory, name.as_str(), UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(Failure::new(Class::Preserve, what()).caused_by(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_record_of_another_format_is_not_read() {
+        let text = serde_json::to_string(&Record::new(Path::new("a"))).unwrap();
+        assert_eq!(parse(text.as_bytes()).unwrap(), Record::new(Path::new("a")));
+        let later = text.replace("\"format\":1", "\"format\":2");
+        assert!(parse(later.as_bytes()).unwrap_err().contains("format is 2"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_record_or_not(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn what_is_written_is_read(path in "[a-z/ü]{0,20}", claim in proptest::option::of("\\PC{0,20}"), seeded: bool) {
+            let record = Record { claim, seeded, ..Record::new(Path::new(&path)) };
+            prop_assert_eq!(parse(&serde_json::to_vec(&record).unwrap()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn different_places_have_different_names() {
+        // Replacing slashes by dashes would make one of these two.
+        assert_ne!(id(Path::new("var/lib-foo")), id(Path::new("var/lib/foo")));
+    }
+}

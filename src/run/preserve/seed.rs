@@ -1,0 +1,215 @@
+//! Fills a place from the image, once: a copy beside it, complete and on the medium, then a rename, then the record.
+//! What was cut off is removed and begun again; what has content already is left as it is, for ever.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::{Mode, SFlag, fstat};
+
+use super::copy::{self, Lost};
+use super::place::{self, Found};
+use super::record::{self, Record, Stage, WALK};
+use super::remove;
+use super::source::Source;
+use crate::config::request::preserve::HIDDEN;
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::plan::preserve::Binding;
+use crate::report::Reporter;
+use crate::sys::beneath::{self, Root, Walk};
+
+/// Where the copy for the place `path` is made.
+fn waiting(path: &Path) -> PathBuf {
+    Path::new(HIDDEN).join("seed").join(record::id(path))
+}
+
+/// Removes what an earlier attempt left for the place `path`.
+pub fn discard(source: &Source, path: &Path) -> Result<()> {
+    let copy = waiting(path);
+    match place::look(source, &copy)? {
+        Found::Nothing => Ok(()),
+        Found::File(_) => remove::file(source, &copy),
+        Found::Directory(fd) => {
+            remove::children(&fd, &[], &copy)?;
+            remove::directory(source, &copy)
+        }
+    }
+}
+
+/// Fills the place of `binding` from `image`, unless that was done before.
+pub fn fill(
+    binding: &Binding,
+    source: &Source,
+    image: &Root,
+    known: Option<Record>,
+    reporter: &Reporter,
+) -> Result<()> {
+    let path = &binding.subdir;
+    let mut record = known.unwrap_or_else(|| Record::new(path));
+    if record.seeded {
+        return Ok(());
+    }
+    if record.stage == Stage::Placing {
+        spread(source, path)?;
+        return done(source, record);
+    }
+    discard(source, path)?;
+    if place::has_content(source, path)? {
+        reporter.info(format!(
+            "{}: the source has content already and is not filled from the image",
+            binding.target.display()
+        ));
+        return done(source, record);
+    }
+    let Some(kind) = kind_in(image, &binding.target)? else {
+        // Nothing to fill it with; a later image does not either.
+        return done(source, record);
+    };
+    let wants_file = binding.attach == crate::plan::preserve::Attach::File;
+    if (kind == SFlag::S_IFREG) != wants_file {
+        return Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "{} of the image is {}",
+                binding.target.display(),
+                if wants_file {
+                    "no file"
+                } else {
+                    "no directory"
+                }
+            ),
+        )
+        .hint("correct `kind`"));
+    }
+    let copy = waiting(path);
+    for part in [Path::new(HIDDEN), Path::new(HIDDEN).join("seed").as_path()] {
+        source.root.make_directories(part, 0o700, WALK)?;
+    }
+    let lost = if wants_file {
+        let mut to = source.root.create_file(&copy, 0o600, WALK)?;
+        let lost = copy::file(&mut image.file(&binding.target, Walk::InRoot)?, &mut to)?;
+        attributes(binding, &to.into(), path)?;
+        lost
+    } else {
+        let to = source.root.make_directory(&copy, 0o700, WALK)?;
+        let lost = copy::directory(&image.directory(&binding.target, Walk::InRoot)?, &to)?;
+        attributes(binding, &to, path)?;
+        lost
+    };
+    tell(binding, &lost, reporter);
+    nix::unistd::syncfs(&source.root.directory(Path::new(HIDDEN), WALK)?)
+        .context(Class::Preserve, || format!("flushing {}", source.name))?;
+    if path.as_os_str().is_empty() {
+        // The root of a file system cannot be renamed: its entries are, and a cut-off goes on.
+        record.stage = Stage::Placing;
+        record::write(source, &record)?;
+        spread(source, path)?;
+    } else {
+        move_into_place(source, &copy, path)?;
+    }
+    done(source, record)
+}
+
+fn done(source: &Source, record: Record) -> Result<()> {
+    record::write(
+        source,
+        &Record {
+            stage: Stage::Ready,
+            seeded: true,
+            ..record
+        },
+    )
+}
+
+fn tell(binding: &Binding, lost: &Lost, reporter: &Reporter) {
+    let target = binding.target.display();
+    reporter.info(format!("{target}: filled from the image"));
+    if *lost != Lost::default() {
+        reporter.warn(format!(
+            "{target}: {} attributes were not taken by the source's file system, {} sockets and mounts were passed over",
+            lost.attributes, lost.passed_over
+        ));
+    }
+}
+
+/// What the config says wins over what the image has.
+fn attributes(binding: &Binding, fd: &OwnedFd, path: &Path) -> Result<()> {
+    if binding.mode.is_none() && binding.owner.is_none() {
+        return Ok(());
+    }
+    let stat = fstat(fd).context(Class::Preserve, || format!("looking at {}", path.display()))?;
+    let mode = binding.mode.unwrap_or(stat.st_mode & 0o7777);
+    let (user, group) = binding.owner.unwrap_or((stat.st_uid, stat.st_gid));
+    place::give(fd, (mode, user, group), path)
+}
+
+fn kind_in(image: &Root, target: &Path) -> Result<Option<SFlag>> {
+    match image.stat(target, Walk::InRoot) {
+        Ok(stat) => Ok(Some(beneath::kind(&stat))),
+        Err(error) if error.is_missing() => Ok(None),
+        Err(error) => Err(error.of_class(Class::Preserve)),
+    }
+}
+
+fn move_into_place(source: &Source, copy: &Path, path: &Path) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        source.root.make_directories(parent, 0o755, WALK)?;
+    }
+    let (from, from_name) = source.root.parent(copy, WALK)?;
+    let (to, to_name) = source.root.parent(path, WALK)?;
+    // An empty directory or file that is there is replaced.
+    renameat(&from, from_name, &to, to_name).context(Class::Preserve, || {
+        format!("moving the copy to {} on {}", path.display(), source.name)
+    })
+}
+
+/// Moves what is in the copy into the root of the file system, and gives the root its attributes.
+fn spread(source: &Source, path: &Path) -> Result<()> {
+    let copy = waiting(path);
+    let Found::Directory(from) = place::look(source, &copy)? else {
+        // All of it was moved, and only the record is missing.
+        return Ok(());
+    };
+    let what = || format!("moving the copy into the root of {}", source.name);
+    let root = source.root.directory(Path::new(""), WALK)?;
+    let listing = openat(
+        &from,
+        ".",
+        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
+    .context(Class::Preserve, what)?;
+    let mut names = Vec::new();
+    for entry in Dir::from_fd(listing).context(Class::Preserve, what)?.iter() {
+        let name = entry.context(Class::Preserve, what)?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    for name in names {
+        // A name of the file system's own cannot be given away.
+        if place::OWN
+            .iter()
+            .any(|own| own.as_bytes() == name.to_bytes())
+        {
+            continue;
+        }
+        match renameat(&from, name.as_c_str(), &root, name.as_c_str()) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(Failure::new(Class::Preserve, what()).caused_by(errno)),
+        }
+    }
+    let stat = fstat(&from).context(Class::Preserve, what)?;
+    place::give(
+        &root
+            .as_fd()
+            .try_clone_to_owned()
+            .context(Class::Preserve, what)?,
+        (stat.st_mode & 0o7777, stat.st_uid, stat.st_gid),
+        Path::new(""),
+    )?;
+    nix::unistd::syncfs(&root).context(Class::Preserve, what)?;
+    discard(source, path)
+}
