@@ -141,29 +141,30 @@ fn matrix_dracut_without_systemd_runs_debian() {
     runs("bookworm-no-systemd", &format!("{CONFIG} {EMERGENCY}"));
 }
 
-#[test]
-fn matrix_a_config_that_is_not_there_reaches_dracuts_emergency_handling() {
+/// Our reason first, then the unit, then the machine going off.
+#[track_caller]
+fn config_is_missing(initrd: &str, work: &'static str) {
     let words = format!(
         "ironroot.timeout=3s ironroot.config=http://boot.lab.example:8080/no.json {EMERGENCY}"
     );
-    for (initrd, work) in [
-        ("bookworm-networkd", "dracut-404"),
-        ("trixie-networkd", "dracut-106-404"),
-    ] {
-        // The markers come in this order: our reason, the unit, the machine going off.
-        let console = fails(
-            initrd,
-            work,
-            &words,
-            &[
-                "--until=FAILED .code 11.",
-                "--until=Failed.*to start.*ironroot",
-                "--until=Power down",
-            ],
-        );
-        assert!(console.contains("404 Not Found"), "{console}");
-        assert!(console.contains("Dependency failed for"), "{console}");
-    }
+    let markers = [
+        "--until=FAILED .code 11.",
+        "--until=Failed.*to start.*ironroot",
+        "--until=Power down",
+    ];
+    let console = fails(initrd, work, &words, &markers);
+    assert!(console.contains("404 Not Found"), "{console}");
+    assert!(console.contains("Dependency failed for"), "{console}");
+}
+
+#[test]
+fn a_config_that_is_not_there_reaches_dracuts_emergency_handling() {
+    config_is_missing("bookworm-networkd", "dracut-404");
+}
+
+#[test]
+fn matrix_a_config_that_is_not_there_reaches_the_emergency_handling_of_dracut_106() {
+    config_is_missing("trixie-networkd", "dracut-106-404");
 }
 
 #[test]
@@ -218,4 +219,44 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
     );
     assert!(console.contains("root=/dev/vda2"), "{console}");
     assert!(!console.contains("Wait for Network"), "{console}");
+}
+
+/// The helper installs, and restarts the machine as `then` says.
+#[test]
+fn matrix_dracut_installs_a_disk_and_restarts() {
+    let digest = std::fs::read_to_string(lab("tiny.raw.zst.sha256")).unwrap();
+    let digest = digest.split(' ').next().unwrap();
+    let config = format!(
+        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"http://10.0.2.2:8080/tiny.raw.zst","digest":"sha256:{digest}"}},"disk":{{"select":{{"serial":"initrd-disk"}}}}}}"#
+    );
+    let words = format!(
+        "ironroot.config=data:,{} {EMERGENCY}",
+        config.replace('"', "%22")
+    );
+    let scenario = Scenario::new(
+        "memory-initrd",
+        &[
+            "--disk-size",
+            "256M",
+            "--work",
+            "dracut-disk",
+            "--image",
+            "tiny.raw.zst",
+        ],
+    );
+    let markers = [
+        "--until=done: the machine restarts now",
+        "--until=reboot: Restarting system",
+    ];
+    let console = boot(&scenario, "bookworm-networkd", &words, &markers).good();
+    assert!(!console.contains("FAILED"), "{console}");
+    let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
+    let image = std::fs::read(lab("tiny.raw")).unwrap();
+    // The partitions; the tables are the disk's own.
+    let (from, to) = (1 << 20, 95 << 20);
+    assert!(
+        disk[from..to] == image[from..to],
+        "the disk is not the image"
+    );
+    assert_eq!(disk[..446], image[..446], "the boot code");
 }

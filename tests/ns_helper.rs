@@ -1,0 +1,103 @@
+//! `ironroot initrd` as another PID 1 starts and ends it, in a mount namespace of its own. Needs root.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// ironroot with `line` as the kernel command line; `unshare` and `sh` become the program itself.
+fn with_cmdline(line: &str, args: &[&str]) -> Child {
+    let script = r#"mount -t tmpfs tmp /run; printf '%s\n' "$1" >/run/cmdline
+        mount --bind /run/cmdline /proc/cmdline; mkdir /run/sysroot; shift; exec "$@""#;
+    Command::new("unshare")
+        .args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-euc",
+            script,
+            "sh",
+            line,
+        ])
+        .arg(env!("CARGO_BIN_EXE_ironroot"))
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn scripts_learn_from_the_exit_code_whether_a_boot_asks_for_ironroot() {
+    for (line, code) in [
+        ("quiet ironroot.config=http://h/c.json", 0),
+        ("gl.url=http://h/x gl.live=1", 0),
+        ("ignition.config.url=http://h/", 0),
+        ("ignition.config.url=http://h/ root=/dev/sda1", 1),
+        ("root=PARTUUID=1 ro", 1),
+        ("ironroot.config=http://h/c.json ironroot.skip", 1),
+        ("", 1),
+    ] {
+        let output = with_cmdline(line, &["initrd", "--is-wanted"])
+            .wait_with_output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(code), "{line:?}: {output:?}");
+        // It is asked by hooks and generators at every boot.
+        assert!(
+            output.stdout.is_empty() && output.stderr.is_empty(),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
+fn skip_on_the_command_line_ends_the_helper_at_once() {
+    let line = "ironroot.config=http://127.0.0.1:9/ ironroot.skip";
+    let output = with_cmdline(line, &["initrd", "--sysroot", "/run/sysroot"])
+        .wait_with_output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("ironroot.skip"));
+}
+
+#[test]
+fn a_pid_1_that_ends_the_helper_gets_a_reason_and_a_code() {
+    // It takes connections and never answers.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let line = format!(
+        "ironroot.config=http://{}/c.json",
+        server.local_addr().unwrap()
+    );
+    let mut child = with_cmdline(&line, &["initrd", "--sysroot", "/run/sysroot"]);
+    // At work: the request is there.
+    let (_connection, _) = server.accept().unwrap();
+    kill(
+        Pid::from_raw(i32::try_from(child.id()).unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "it did not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut said = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(status.code(), Some(17), "{said}");
+    assert!(said.contains("ended by SIGTERM while at work"), "{said}");
+    assert!(said.contains("next:"), "{said}");
+}
