@@ -1,6 +1,7 @@
 #!/bin/bash
 # dracut module: ironroot as the helper of the initrd's PID 1. For dracut 059 and later.
 # It is asked for by name (dracut.conf: add_dracutmodules+=" ironroot "), never taken by default.
+# shellcheck disable=SC2154 # moddir, initdir and the like are dracut's
 
 IRONROOT=/usr/bin/ironroot
 
@@ -50,12 +51,10 @@ install() {
     # shellcheck disable=SC2154 # dracut sets it
     inst_hook cmdline 30 "$moddir/parse-ironroot.sh"
     if dracut_module_included "systemd"; then
-        # shellcheck disable=SC2154 # dracut's
         inst_simple "$moddir/ironroot.service" "$systemdsystemunitdir/ironroot.service"
         "$SYSTEMCTL" -q --root "$initdir" add-requires initrd-root-fs.target ironroot.service || return 1
         inst_simple "$moddir/ironroot.network" /usr/lib/ironroot/ironroot.network
         inst_simple "$moddir/wait-online.conf" /usr/lib/ironroot/wait-online.conf
-        # shellcheck disable=SC2154 # dracut's
         inst_script "$moddir/ironroot-generator" "$systemdutildir/system-generators/ironroot-generator"
         inst_multiple mkdir cp ln
     else

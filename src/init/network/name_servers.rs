@@ -4,6 +4,7 @@
 //!
 //! To support another client, begin in [`known`].
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -54,6 +55,8 @@ fn refresh(root: &Path, given: &[IpAddr], written: &mut Option<String>, reporter
     }
     let mut known = known(root);
     known.servers.splice(0..0, given.iter().copied());
+    let mut told = BTreeSet::new();
+    known.servers.retain(|server| told.insert(*server));
     if known.servers.is_empty() {
         return;
     }
