@@ -8,7 +8,7 @@ use std::path::Path;
 
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::fstat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -172,15 +172,14 @@ impl Sweep<'_> {
         // Too deep to be held open: it goes to the top, where a further pass finds it.
         self.moved = self.moved.saturating_add(1);
         let place = OsString::from(format!(".ironroot-removing-{}", self.moved));
-        match renameat2(
+        match renameat(
             &level.directory,
             name.as_os_str(),
             &top.directory,
             place.as_os_str(),
-            RenameFlags::RENAME_NOREPLACE,
         ) {
             // A name that is taken already is left of an earlier attempt: the next pass tries the next number.
-            Ok(()) | Err(Errno::EEXIST) => {}
+            Ok(()) | Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
             Err(errno) => return Err(errno),
         }
         if let Some(top) = self.levels.first_mut() {
