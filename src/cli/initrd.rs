@@ -14,6 +14,7 @@ use super::{conclude, start};
 use crate::config::words;
 use crate::error::{Class, Failure, Result, chain};
 use crate::init::console::EVENTS;
+use crate::init::network::name_servers;
 use crate::init::{self, mounts};
 use crate::plan::Handoff;
 use crate::report::{Event, Reporter, Sink, console, jsonl};
@@ -23,6 +24,14 @@ use crate::sys::power::{self, Off};
 
 /// A machine that waits says so now and then.
 const REMINDER: Duration = Duration::from_secs(600);
+
+/// Whether this boot is this program's business, as an exit code for scripts: 0 yes, 1 no. Says nothing.
+pub fn is_wanted() -> ExitCode {
+    let cmdline = init::cmdline();
+    ExitCode::from(u8::from(
+        !words::are_for_us(&cmdline) || cmdline.has("ironroot.skip"),
+    ))
+}
 
 /// The whole command.
 pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
@@ -39,6 +48,13 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
     let reporter = reporter(json);
     start(&reporter, "initrd");
     end_with_reason(sysroot, &reporter);
+    // The initrd's own network programs got the addresses; not all of them write down where names are asked for.
+    let mut name_servers = |_| {
+        if is_initrd() {
+            name_servers::adopt(Path::new("/"), &cmdline, &reporter);
+        }
+        Ok(())
+    };
     let mut entrance = Entrance {
         role: Role::Initrd,
         cmdline: &cmdline,
@@ -47,7 +63,7 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
         allow_file: false,
         retry_for: common.retry_for,
         wait: common.wait,
-        network: None,
+        network: Some(&mut name_servers),
         root: Path::new("/"),
         sysroot,
         stop_after: common.stop_after,
@@ -92,9 +108,14 @@ fn reporter(json: bool) -> Reporter {
     Reporter::new(sinks)
 }
 
+/// Written by dracut, mkosi and mkinitcpio (systemd's INITRD_INTERFACE), and by ironroot's hook for initramfs-tools.
+fn is_initrd() -> bool {
+    Path::new("/etc/initrd-release").exists()
+}
+
 /// What `then` says, where this is an initrd: on a running Linux nothing restarts.
 fn carry_out(handoff: Handoff, reporter: &Reporter) -> Result<Handoff> {
-    if !Path::new("/etc/initrd-release").exists() {
+    if !is_initrd() {
         return Ok(handoff);
     }
     let off = match &handoff {

@@ -52,6 +52,9 @@ enum Command {
         /// Where the root is left
         #[arg(long, value_name = "DIRECTORY", default_value = "/sysroot")]
         sysroot: PathBuf,
+        /// Only say by the exit code whether this boot asks for ironroot: 0 yes, 1 no
+        #[arg(long)]
+        is_wanted: bool,
         #[command(flatten)]
         common: Common,
     },
@@ -127,7 +130,12 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
             "`ironroot boot` is for PID 1, and this process is not it",
         )
         .hint("start it as /init of an initrd; on a running Linux use `ironroot install`")),
-        Command::Initrd { sysroot, common } => Ok(initrd::main(cli.json, sysroot, common)),
+        Command::Initrd {
+            is_wanted: true, ..
+        } => Ok(initrd::is_wanted()),
+        Command::Initrd {
+            sysroot, common, ..
+        } => Ok(initrd::main(cli.json, sysroot, common)),
         Command::Install { one_off, common } => Ok(install(cli, one_off, common)),
         Command::Plan { one_off, common } => plan(cli, one_off, common),
         Command::Check { files } => check(cli, files),

@@ -104,13 +104,18 @@ pub struct Direct {
 impl Direct {
     /// A machine with `disk` as /dev/vda and `words` on its kernel command line.
     pub fn new(disk: &Path, words: &str) -> Direct {
+        Direct::of(&lab("kernel/vmlinuz"), &initramfs(), disk, words)
+    }
+
+    /// The same with another kernel and initrd.
+    pub fn of(kernel: &Path, initrd: &Path, disk: &Path, words: &str) -> Direct {
         let log = disk.with_extension("log");
         let mut command = Command::new(project().join("qemu/run"));
         command
             .arg("--kernel")
-            .arg(lab("kernel/vmlinuz"))
+            .arg(kernel)
             .arg("--initrd")
-            .arg(initramfs())
+            .arg(initrd)
             .arg(format!("--append=console=ttyS0 quiet panic=10 {words}"))
             .arg(format!(
                 "--disk={},bus=virtio,serial=direct-disk",

@@ -12,6 +12,7 @@ pub mod interface;
 pub mod lease;
 pub mod message;
 pub mod missing;
+pub mod name_servers;
 pub mod resolv;
 
 use std::path::{Path, PathBuf};
