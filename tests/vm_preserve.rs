@@ -161,7 +161,6 @@ fn debian_finds_what_is_preserved_and_unmounts_it() {
         bench.is_clean();
     }
     let journal = bench.scratch().join("journal");
-    std::fs::create_dir(&journal).unwrap();
     bench.debugfs(&format!("rdump /journal {}", bench.scratch().display()));
     let names: Vec<String> = std::fs::read_dir(&journal)
         .unwrap()
