@@ -913,3 +913,44 @@ fn scratch_and_preserved_paths_lie_in_each_other() {
     assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
     assert_eq!(seen.fact("kinds"), "ext2/ext3 tmpfs ext2/ext3 ");
 }
+
+/// An unpacked image has no layer below: what it brought is seen beside what is mounted over it.
+#[test]
+fn an_unpacked_image_is_preserved_from_as_well() {
+    let mut bench = Bench::new("");
+    let root = bench.lab.system("tar-root");
+    let tar = bench.lab.path("image.tar");
+    let script = format!(
+        "cd {}; mkdir -p srv/d etc/app; echo one >srv/d/f; echo v1 >etc/app/version; tar --format=pax -cf {} .",
+        root.display(),
+        tar.display()
+    );
+    tool("sh", &["-ec", &script]);
+    bench.image = tar;
+    let device = ext4(32, &[]);
+    let entries = json!([
+        entry(
+            "/srv",
+            &device,
+            json!({ "subdir": "s", "seed": "FromImageOnce" })
+        ),
+        entry("/srv/d/below", &device, json!({ "subdir": "b" })),
+        entry(
+            "/etc/app",
+            &device,
+            json!({ "subdir": "app", "method": "overlay" })
+        ),
+    ]);
+    let look = format!(
+        r#"{COUNT}
+        echo "n=$(count "$root/srv/d/n") $(count "$root/srv/d/below/n") $(count "$root/etc/app/n")"
+        echo "image=$(cat "$root/srv/d/f" "$root/etc/app/version" | tr '\n' ' ')"
+        touch /run/ironroot/state/image/x 2>/dev/null && echo wrote=yes || echo wrote=no"#
+    );
+    for n in 1..=2 {
+        let seen = bench.good(entries.clone(), &look);
+        assert_eq!(seen.fact("n"), format!("{n} {n} {n}"));
+        assert_eq!(seen.fact("image"), "one v1 ");
+        assert_eq!(seen.fact("wrote"), "no");
+    }
+}

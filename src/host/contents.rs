@@ -37,6 +37,13 @@ pub fn read_all(root: &Path, disks: &mut [Disk]) {
     read_until(root, disks, Instant::now() + DEADLINE, read);
 }
 
+/// As [`read_all`], and each partition without a signature is read at both ends, whether it is blank: two MiB
+/// for each.
+pub fn read_all_with_blanks(root: &Path, disks: &mut [Disk]) {
+    let thorough: Reader = |root, disk| read_disk(root, disk, true);
+    read_until(root, disks, Instant::now() + DEADLINE, thorough);
+}
+
 /// Reads one disk.
 type Reader = fn(&Path, &Disk) -> Read;
 
@@ -97,6 +104,10 @@ fn start(root: &Path, jobs: Vec<(usize, Disk)>, reader: Reader) -> Receiver<(usi
 }
 
 fn read(root: &Path, disk: &Disk) -> Read {
+    read_disk(root, disk, false)
+}
+
+fn read_disk(root: &Path, disk: &Disk, blanks: bool) -> Read {
     if let Some(why) = not_to_be_read(root, disk) {
         return Read {
             unreadable: Some(why),
@@ -127,7 +138,10 @@ fn read(root: &Path, disk: &Disk) -> Read {
         Err(_) => found,
     };
     let ours = !matches!(found, Ok(None));
-    let contents = signatures::probe(&file, disk, &table, ours);
+    let mut contents = signatures::probe(&file, disk, &table, ours);
+    if blanks {
+        contents.look_for_blanks(&file, disk, &table);
+    }
     Read {
         record: record::judge(found, &table, disk),
         contents: contents.found,

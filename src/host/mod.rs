@@ -26,9 +26,18 @@ use crate::units::{Bytes, SectorSize};
 /// Takes as long as the slowest disk, a minute at most. While one waits for a disk to appear,
 /// [`disks::list`] is enough and opens nothing.
 pub fn probe(root: &Path) -> Result<Facts> {
+    probe_with(root, contents::read_all)
+}
+
+/// As [`probe`], and [`Partition::blank`] is filled in.
+pub fn probe_with_blanks(root: &Path) -> Result<Facts> {
+    probe_with(root, contents::read_all_with_blanks)
+}
+
+fn probe_with(root: &Path, read: fn(&Path, &mut [Disk])) -> Result<Facts> {
     let mut disks = disks::list(root)?;
     holders::attach(root, &mut disks);
-    contents::read_all(root, &mut disks);
+    read(root, &mut disks);
     Ok(Facts {
         disks,
         ..without_disks(root)
@@ -315,7 +324,7 @@ pub struct Partition {
     pub start: Bytes,
     /// Size in bytes.
     pub size: Bytes,
-    /// Nothing was found in it, and its first and last MiB are empty.
+    /// Nothing was found in it, and its first and last MiB are empty; false where nobody looked.
     pub blank: bool,
 }
 

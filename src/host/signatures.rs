@@ -161,7 +161,7 @@ pub struct Contents {
 /// from the same `file`. `ours` says that the record area holds something of ours.
 ///
 /// Reads a few KiB per signature and partition, half a MiB of ZFS labels per partition, and two MiB of a
-/// disk or partition on which nothing was found. Never writes.
+/// disk on which nothing was found. Never writes.
 pub fn probe(file: &File, disk: &Disk, table: &Table, ours: bool) -> Contents {
     let mut contents = Contents::default();
     let whole = Media::new(file, disk.size.0);
@@ -169,15 +169,7 @@ pub fn probe(file: &File, disk: &Disk, table: &Table, ours: bool) -> Contents {
     contents.tables(&disk.name, &whole, table);
     for (name, start, size) in parts(disk, table) {
         if let Some(part) = whole.part(start, size) {
-            let before = contents.found.len();
             contents.device(&name, &part);
-            if contents.found.len() == before && contents.unreadable.is_none() {
-                match is_blank(&part, false) {
-                    Ok(true) => contents.blank.push(name),
-                    Ok(false) => {}
-                    Err(error) => contents.error(&name, &error),
-                }
-            }
         }
     }
     if contents.found.is_empty() && contents.unreadable.is_none() {
@@ -209,6 +201,24 @@ pub fn probe_one(file: &File, name: &str, size: Bytes) -> Contents {
 }
 
 impl Contents {
+    /// Reads both ends of each partition without a signature, and notes which of them are blank.
+    pub fn look_for_blanks(&mut self, file: &File, disk: &Disk, table: &Table) {
+        let whole = Media::new(file, disk.size.0);
+        for (name, start, size) in parts(disk, table) {
+            let Some(part) = whole.part(start, size) else {
+                continue;
+            };
+            if self.unreadable.is_some() || self.found.iter().any(|c| c.device == name) {
+                continue;
+            }
+            match is_blank(&part, false) {
+                Ok(true) => self.blank.push(name),
+                Ok(false) => {}
+                Err(error) => self.error(&name, &error),
+            }
+        }
+    }
+
     fn add(&mut self, device: &str, found: Found) {
         self.found.push(Content {
             device: device.to_owned(),

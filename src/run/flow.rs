@@ -449,7 +449,7 @@ fn waiting_for(refusal: &Refusal) -> String {
 
 fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
     let mut facts = match &request.goal {
-        Goal::Memory(_) if !request.preserve.is_empty() => host::probe(entrance.root)?,
+        Goal::Memory(_) if !request.preserve.is_empty() => host::probe_with_blanks(entrance.root)?,
         // Otherwise a session leaves the disks alone.
         Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
         Goal::Disk(_) => host::probe(entrance.root)?,

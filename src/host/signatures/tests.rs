@@ -248,7 +248,9 @@ fn a_partition_is_blank_by_itself() {
         });
     }
     let made = made.put(11 << 20, b"hsqs").put(10 << 20, b"XFSB");
-    let contents = made.probe();
+    let mut contents = made.probe();
+    assert_eq!(contents.blank, [""; 0]);
+    contents.look_for_blanks(&made.file, &made.disk, &Table::None);
     assert_eq!(contents.blank, ["sda1"]);
     assert_eq!(contents.found.len(), 1);
     // The same, asked one by one, and a table counts too.

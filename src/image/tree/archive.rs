@@ -512,19 +512,25 @@ fn fill<'b>(input: &'b mut BufReader<&mut dyn Read>, at: u64) -> Result<&'b [u8]
 
 /// The sum over all bytes with the checksum's own place taken as blanks; some old programs added signed ones.
 fn checksum_is_right(block: &[u8]) -> bool {
-    let Some(said) = block.get(148..156).and_then(signed) else {
+    let (Some(front), Some(field), Some(behind)) =
+        (block.get(..148), block.get(148..156), block.get(156..))
+    else {
         return false;
     };
-    let with_blanks = |at: usize, byte: u8| if (148..156).contains(&at) { b' ' } else { byte };
-    let bytes = || {
-        block
-            .iter()
-            .enumerate()
-            .map(|(at, byte)| with_blanks(at, *byte))
+    let Some(said) = signed(field) else {
+        return false;
     };
-    let unsigned: i128 = bytes().map(i128::from).sum();
-    let negative = i128::try_from(bytes().filter(|byte| *byte >= 128).count()).unwrap_or(0);
-    said == unsigned || said == unsigned.saturating_sub(negative.saturating_mul(256))
+    let sum = |bytes: &[u8]| bytes.iter().map(|byte| i64::from(*byte)).sum::<i64>();
+    let unsigned = sum(front) + sum(behind) + 8 * i64::from(b' ');
+    said == i128::from(unsigned) || {
+        let signed = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .map(|b| i64::from(b.cast_signed()))
+                .sum::<i64>()
+        };
+        said == i128::from(signed(front) + signed(behind) + 8 * i64::from(b' '))
+    }
 }
 
 /// A number of a header: octal digits between blanks and NULs, or, with the first bit set, binary in two's

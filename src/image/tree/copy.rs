@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat, mknodat};
@@ -17,7 +18,6 @@ use nix::unistd::{Whence, ftruncate, linkat, lseek, symlinkat};
 
 use super::attributes::{Failed, Subject};
 use super::census::{Census, bump};
-use super::listing::Listing;
 use super::member::{Time, Xattr};
 use super::parents::Id;
 use super::refusal::{failed_to_copy, shown};
@@ -25,8 +25,8 @@ use crate::error::{Class, Failure, Result};
 use crate::sys::beneath::{Root, Walk, kind};
 use crate::sys::xattr::{self, Of};
 
-/// Two descriptors for each level stay open; a process has 1024.
-const DEPTH: usize = 256;
+/// Three descriptors for each level stay open; a process has 1024.
+const DEPTH: usize = 200;
 /// Files whose further names have not all been met yet.
 const LINKS_MAX: usize = 1 << 18;
 const BUFFER: usize = 256 << 10;
@@ -100,7 +100,9 @@ pub fn copy(
 }
 
 struct Level {
-    entries: Listing,
+    source: OwnedFd,
+    /// On a descriptor of its own, as it owns it.
+    entries: OwningIter,
     stat: FileStat,
     target: OwnedFd,
     path: Vec<u8>,
@@ -123,10 +125,18 @@ impl Copying<'_> {
             return Err(wrong(Errno::ELOOP));
         }
         let stat = fstat(&source).map_err(wrong)?;
-        let entries = Listing::of(source).map_err(wrong)?;
+        let entries = open_here(
+            &source,
+            OsStr::new("."),
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY,
+        )
+        .and_then(Dir::from_fd)
+        .map_err(wrong)?
+        .into_iter();
         bump(&mut self.census.entries, 1);
         bump(&mut self.census.directories, 1);
         self.levels.push(Level {
+            source,
             entries,
             stat,
             target,
@@ -147,7 +157,7 @@ impl Copying<'_> {
             return self.settle(
                 &level.path,
                 &level.stat,
-                Of::Open(level.entries.as_fd()),
+                Of::Open(level.source.as_fd()),
                 Subject::open(level.target.as_fd()),
             );
         };
@@ -180,7 +190,7 @@ impl Copying<'_> {
             let path = path.clone();
             move |errno| failed_to_copy(doing, &path, errno, 0, to)
         };
-        let source = &level.entries;
+        let source = &level.source;
         let stat =
             fstatat(source, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(wrong("looking at"))?;
         let kind = kind(&stat);
@@ -408,7 +418,7 @@ fn create(parent: &OwnedFd, name: &OsStr) -> nix::Result<File> {
 }
 
 /// An entry on the same mount as its directory; a mount point is `EXDEV`.
-fn open_here(directory: &Listing, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+fn open_here(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
         .resolve(

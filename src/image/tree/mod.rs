@@ -16,7 +16,6 @@ mod copy;
 mod extended;
 mod later;
 mod limits;
-mod listing;
 mod member;
 mod names;
 mod parents;

@@ -363,7 +363,11 @@ impl Unpacking<'_> {
             (ACL_ACCESS, &attributes.acl_access),
             (ACL_DEFAULT, &attributes.acl_default),
         ] {
-            if let Some(text) = text {
+            // GNU tar may write both forms: ids are exact, while the names are those of where it ran.
+            let in_binary = || attributes.xattrs.iter().any(|(name, _)| name == attribute);
+            if let Some(text) = text
+                && !in_binary()
+            {
                 self.acl(path, subject, attribute, text)?;
             }
         }

@@ -6,13 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::fstat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::census::bump;
-use super::listing::Listing;
 use super::parents::Id;
 use super::refusal::shown;
 use crate::error::{Class, Failure, Result};
@@ -67,7 +67,9 @@ pub(super) fn clear(
 }
 
 struct Level {
-    entries: Listing,
+    directory: OwnedFd,
+    /// On a descriptor of its own, as it owns it.
+    entries: OwningIter,
     id: Id,
     /// Its name in the level above.
     name: OsString,
@@ -91,7 +93,8 @@ impl Sweep<'_> {
     fn enter(&mut self, fd: OwnedFd, name: OsString, stays: bool) -> nix::Result<()> {
         let stat = fstat(&fd)?;
         self.levels.push(Level {
-            entries: Listing::of(fd)?,
+            entries: entries(&fd)?,
+            directory: fd,
             id: (stat.st_dev, stat.st_ino),
             name,
             stays,
@@ -118,14 +121,18 @@ impl Sweep<'_> {
         let is_directory = match entry.file_type() {
             Some(nix::dir::Type::Directory) => true,
             // Not every file system tells the type; unlinkat(2) below does.
-            None if spared => open(&level.entries, &name).is_ok(),
+            None if spared => open(&level.directory, &name).is_ok(),
             Some(_) | None => false,
         };
         if spared && !is_directory {
             return Ok(());
         }
         if !is_directory {
-            match unlinkat(&level.entries, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            match unlinkat(
+                &level.directory,
+                name.as_os_str(),
+                UnlinkatFlags::NoRemoveDir,
+            ) {
                 Ok(()) => {
                     level.progress = true;
                     bump(&mut self.done.removed, 1);
@@ -148,7 +155,7 @@ impl Sweep<'_> {
         let (Some(top), Some(level)) = (self.levels.first(), self.levels.last()) else {
             return Ok(());
         };
-        let fd = match open(&level.entries, &name) {
+        let fd = match open(&level.directory, &name) {
             Err(Errno::ENOENT) => return Ok(()),
             Err(Errno::EXDEV) => {
                 self.mount_point();
@@ -165,15 +172,14 @@ impl Sweep<'_> {
         // Too deep to be held open: it goes to the top, where a further pass finds it.
         self.moved = self.moved.saturating_add(1);
         let place = OsString::from(format!(".ironroot-removing-{}", self.moved));
-        match renameat2(
-            &level.entries,
+        match renameat(
+            &level.directory,
             name.as_os_str(),
-            &top.entries,
+            &top.directory,
             place.as_os_str(),
-            RenameFlags::RENAME_NOREPLACE,
         ) {
             // A name that is taken already is left of an earlier attempt: the next pass tries the next number.
-            Ok(()) | Err(Errno::EEXIST) => {}
+            Ok(()) | Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
             Err(errno) => return Err(errno),
         }
         if let Some(top) = self.levels.first_mut() {
@@ -191,7 +197,7 @@ impl Sweep<'_> {
             return Ok(());
         };
         if std::mem::take(&mut level.progress) {
-            level.entries.again()?;
+            level.entries = entries(&level.directory)?;
             level.mount_points = 0;
             return Ok(());
         }
@@ -207,7 +213,7 @@ impl Sweep<'_> {
             return Ok(());
         }
         match unlinkat(
-            &above.entries,
+            &above.directory,
             left.name.as_os_str(),
             UnlinkatFlags::RemoveDir,
         ) {
@@ -228,6 +234,10 @@ impl Sweep<'_> {
             bump(&mut level.mount_points, 1);
         }
     }
+}
+
+fn entries(directory: &OwnedFd) -> nix::Result<OwningIter> {
+    Ok(Dir::from_fd(open(directory, OsStr::new("."))?)?.into_iter())
 }
 
 /// A directory on the same mount as its parent; a mount point is `EXDEV`.

@@ -140,18 +140,11 @@ fn erase(source: &Source, path: &Path) -> Result<()> {
     match place::look(source, path)? {
         place::Found::Nothing => {}
         place::Found::File(_) => remove::file(source, path)?,
-        place::Found::Directory(fd) => {
-            let spare: &[&str] = if path.as_os_str().is_empty() {
-                &place::OWN
-            } else {
-                &[]
-            };
-            remove::children(&fd, spare, path)?;
-            if !path.as_os_str().is_empty() {
-                // Mode, owner and attributes were the other claim's as well.
-                remove::directory(source, path)?;
-            }
+        place::Found::Directory(fd) if path.as_os_str().is_empty() => {
+            remove::children(&fd, &place::OWN, path)?;
         }
+        // Mode, owner and attributes were the other claim's as well.
+        place::Found::Directory(_) => remove::directory(source, path)?,
     }
     super::seed::discard(source, path)
 }

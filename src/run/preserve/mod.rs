@@ -4,7 +4,6 @@
 pub mod attach;
 pub mod claim;
 pub mod conflicts;
-pub mod copy;
 pub mod machine_id;
 pub mod place;
 pub mod record;

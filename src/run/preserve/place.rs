@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat};
 use nix::unistd::{Gid, Uid, fchown};
 
 use super::record::WALK;
+use super::remove;
 use super::source::Source;
 use crate::config::request::preserve::HIDDEN;
 use crate::error::{Class, Context as _, Failure, Result};
@@ -64,24 +64,11 @@ pub fn look(source: &Source, path: &Path) -> Result<Found> {
 
 /// Whether nothing is in the directory; in the root of a file system, nothing but what is its own.
 pub fn is_empty(directory: &OwnedFd, is_root: bool) -> Result<bool> {
-    let what = || "listing a directory of the source";
-    let fresh = nix::fcntl::openat(
-        directory,
-        ".",
-        nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )
-    .context(Class::Preserve, what)?;
-    let mut entries = Dir::from_fd(fresh).context(Class::Preserve, what)?;
-    for entry in entries.iter() {
-        let entry = entry.context(Class::Preserve, what)?;
-        let name = entry.file_name().to_bytes();
-        let own = is_root && OWN.iter().any(|own| name == own.as_bytes());
-        if name != b"." && name != b".." && !own {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let names = remove::names(directory)
+        .context(Class::Preserve, || "listing a directory of the source")?;
+    Ok(names
+        .iter()
+        .all(|name| is_root && OWN.iter().any(|own| name == own)))
 }
 
 /// Whether anything is at `path`.

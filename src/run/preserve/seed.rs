@@ -3,19 +3,19 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 
-use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::{Mode, SFlag, fstat};
+use nix::fcntl::renameat;
+use nix::sys::stat::{SFlag, fstat};
 
-use super::copy::{self, Lost};
 use super::place::{self, Found};
 use super::record::{self, Record, Stage, WALK};
 use super::remove;
 use super::source::Source;
 use crate::config::request::preserve::HIDDEN;
 use crate::error::{Class, Context as _, Failure, Result};
+use crate::image::tree::{self, Census};
 use crate::plan::preserve::Binding;
 use crate::report::Reporter;
 use crate::sys::beneath::{self, Root, Walk};
@@ -31,10 +31,7 @@ pub fn discard(source: &Source, path: &Path) -> Result<()> {
     match place::look(source, &copy)? {
         Found::Nothing => Ok(()),
         Found::File(_) => remove::file(source, &copy),
-        Found::Directory(fd) => {
-            remove::children(&fd, &[], &copy)?;
-            remove::directory(source, &copy)
-        }
+        Found::Directory(_) => remove::directory(source, &copy),
     }
 }
 
@@ -87,18 +84,15 @@ pub fn fill(
     for part in [Path::new(HIDDEN), Path::new(HIDDEN).join("seed").as_path()] {
         source.root.make_directories(part, 0o700, WALK)?;
     }
-    let lost = if wants_file {
-        let mut to = source.root.create_file(&copy, 0o600, WALK)?;
-        let lost = copy::file(&mut image.file(&binding.target, Walk::InRoot)?, &mut to)?;
-        attributes(binding, &to.into(), path)?;
-        lost
+    let written = AtomicU64::new(0);
+    let census = tree::copy(image, &binding.target, &source.root, &copy, &written)?;
+    let made: OwnedFd = if wants_file {
+        source.root.file(&copy, WALK)?.into()
     } else {
-        let to = source.root.make_directory(&copy, 0o700, WALK)?;
-        let lost = copy::directory(&image.directory(&binding.target, Walk::InRoot)?, &to)?;
-        attributes(binding, &to, path)?;
-        lost
+        source.root.directory(&copy, WALK)?
     };
-    tell(binding, &lost, reporter);
+    attributes(binding, &made, path)?;
+    tell(binding, &census, reporter);
     nix::unistd::syncfs(&source.root.directory(Path::new(HIDDEN), WALK)?)
         .context(Class::Preserve, || format!("flushing {}", source.name))?;
     if path.as_os_str().is_empty() {
@@ -123,14 +117,14 @@ fn done(source: &Source, record: Record) -> Result<()> {
     )
 }
 
-fn tell(binding: &Binding, lost: &Lost, reporter: &Reporter) {
+fn tell(binding: &Binding, census: &Census, reporter: &Reporter) {
     let target = binding.target.display();
-    reporter.info(format!("{target}: filled from the image"));
-    if *lost != Lost::default() {
-        reporter.warn(format!(
-            "{target}: {} attributes were not taken by the source's file system, {} sockets and mounts were passed over",
-            lost.attributes, lost.passed_over
-        ));
+    reporter.info(format!(
+        "{target}: filled from the image, {}",
+        census.summary()
+    ));
+    for note in census.notes() {
+        reporter.warn(format!("{target}: {note}"));
     }
 }
 
@@ -174,29 +168,12 @@ fn spread(source: &Source, path: &Path) -> Result<()> {
     };
     let what = || format!("moving the copy into the root of {}", source.name);
     let root = source.root.directory(Path::new(""), WALK)?;
-    let listing = openat(
-        &from,
-        ".",
-        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )
-    .context(Class::Preserve, what)?;
-    let mut names = Vec::new();
-    for entry in Dir::from_fd(listing).context(Class::Preserve, what)?.iter() {
-        let name = entry.context(Class::Preserve, what)?.file_name().to_owned();
-        if !matches!(name.to_bytes(), b"." | b"..") {
-            names.push(name);
-        }
-    }
-    for name in names {
+    for name in remove::names(&from).context(Class::Preserve, what)? {
         // A name of the file system's own cannot be given away.
-        if place::OWN
-            .iter()
-            .any(|own| own.as_bytes() == name.to_bytes())
-        {
+        if place::OWN.iter().any(|own| name == *own) {
             continue;
         }
-        match renameat(&from, name.as_c_str(), &root, name.as_c_str()) {
+        match renameat(&from, name.as_os_str(), &root, name.as_os_str()) {
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(errno) => return Err(Failure::new(Class::Preserve, what()).caused_by(errno)),
         }

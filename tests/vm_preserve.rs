@@ -1,0 +1,181 @@
+//! Preserved paths in virtual machines: ironroot as PID 1 over several boots with the same disk, a real systemd that
+//! finds the mounts and unmounts them, and what is on the disk afterwards.
+//!
+//! Needs root and the artifacts of `scripts/lab` (`scripts/test` makes them).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "support/machine.rs"]
+mod machine;
+
+use std::path::{Path, PathBuf};
+
+use machine::{Direct, lab};
+use serde_json::{Value, json};
+
+/// A machine with an image on its first disk and a second one, blank at first, for what outlives the session.
+struct Bench {
+    folder: tempfile::TempDir,
+    image: PathBuf,
+    state: PathBuf,
+}
+
+impl Bench {
+    fn new(artifact: &str) -> Bench {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("image.raw");
+        std::fs::copy(lab(artifact), &image).unwrap();
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .open(&image)
+            .unwrap();
+        let length = file.metadata().unwrap().len();
+        file.set_len(length.next_multiple_of(1 << 20)).unwrap();
+        let state = folder.path().join("state.raw");
+        std::fs::File::create(&state)
+            .unwrap()
+            .set_len(300 << 20)
+            .unwrap();
+        Bench {
+            folder,
+            image,
+            state,
+        }
+    }
+
+    /// Boots for `claim`, until `marker` and then to the end of the machine; what the console said.
+    fn boot(&self, claim: &str, preserve: &Value, words: &str, more: &[&str]) -> String {
+        let config = json!({
+            "apiVersion": "ironroot.dev/v1alpha1",
+            "kind": "BootConfig",
+            "metadata": { "claim": claim },
+            "image": { "url": "/dev/vda" },
+            "memory": {},
+            "preserve": preserve,
+        });
+        let config = config.to_string().replace('"', "%22");
+        let words =
+            format!("ip=off ironroot.on-failure=poweroff {words} ironroot.config=data:,{config}");
+        let disk = format!("--disk={},bus=virtio,serial=state", self.state.display());
+        let mut all = vec![disk.as_str(), "--wait-end"];
+        all.extend(more);
+        Direct::new(&self.image, &words).run(&all).good()
+    }
+
+    fn debugfs(&self, command: &str) -> String {
+        run("debugfs", &["-R", command, self.state.to_str().unwrap()])
+    }
+
+    /// The file system on the state disk is one that was unmounted in order.
+    #[track_caller]
+    fn is_clean(&self) {
+        let text = run("dumpe2fs", &["-h", self.state.to_str().unwrap()]);
+        assert!(
+            text.contains("Filesystem state:         clean") && !text.contains("needs_recovery"),
+            "{text}"
+        );
+    }
+
+    fn scratch(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let out = std::process::Command::new(program)
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{program} {args:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn entry(target: &str, subdir: &str, more: Value) -> Value {
+    let mut entry = json!({
+        "target": target,
+        "source": { "disk": { "serial": "state" } },
+        "subdir": subdir,
+        "format": "IfBlank",
+    });
+    if let Value::Object(more) = more {
+        entry.as_object_mut().unwrap().extend(more);
+    }
+    entry
+}
+
+const UP: &str = "--until=IRONROOT-TINY-BOOTED.*payload=ok";
+
+#[test]
+fn a_blank_disk_is_formatted_once_and_belongs_to_its_claim() {
+    let bench = Bench::new("tiny.squashfs");
+    let entries = json!([
+        entry(
+            "/srv/kept",
+            "kept",
+            json!({ "claimBound": true, "options": ["noatime"] })
+        ),
+        entry("/opt", "opt", json!({ "method": "overlay" })),
+        entry("/etc/machine-id", "id", json!({ "kind": "file" })),
+    ]);
+    let console = bench.boot("a/1", &entries, "", &[UP]);
+    assert!(console.contains("ERASE: make ext4"), "{console}");
+    let id = bench.debugfs("cat /id");
+    assert_eq!(id.trim().len(), 32, "{id}");
+    // The tiny system powers off without unmounting anything: the journal is replayed.
+    let console = bench.boot("a/1", &entries, "", &[UP]);
+    assert!(!console.contains("ERASE"), "{console}");
+    assert_eq!(bench.debugfs("cat /id"), id);
+    let console = bench.boot("b/2", &entries, "", &["--until=FAILED .code 16."]);
+    assert!(console.contains("kept belongs to claim a/1"), "{console}");
+    assert_eq!(bench.debugfs("cat /id"), id);
+}
+
+/// Two boots of a real system. The journal is kept in a directory that has the machine's id for its name, and the
+/// system writes to it until it is unmounted.
+#[test]
+fn debian_finds_what_is_preserved_and_unmounts_it() {
+    let bench = Bench::new("debian.squashfs");
+    let entries = json!([
+        entry("/var/log", "log", json!({ "seed": "FromImageOnce" })),
+        entry("/var/log/journal", "journal", json!({ "mode": "2755" })),
+        entry("/etc/ssh", "ssh", json!({ "method": "overlay" })),
+        entry("/etc/machine-id", "id", json!({ "kind": "file" })),
+    ]);
+    let more = [
+        "--memory=1024",
+        "--timeout=560",
+        "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=",
+    ];
+    for _ in 0..2 {
+        let console = bench.boot("a/1", &entries, "demo.poweroff", &more);
+        // No unit failed: neither the one that saves the machine id nor a mount.
+        assert!(console.contains("failed=[]"), "{console}");
+        bench.is_clean();
+    }
+    let journal = bench.scratch().join("journal");
+    bench.debugfs(&format!("rdump /journal {}", bench.scratch().display()));
+    let names: Vec<String> = std::fs::read_dir(&journal)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(names, [bench.debugfs("cat /id").trim()]);
+    let boots = run(
+        "journalctl",
+        &[
+            "--directory",
+            journal.to_str().unwrap(),
+            "--list-boots",
+            "--no-pager",
+        ],
+    );
+    let boots = boots.lines().filter(|l| !l.contains("BOOT ID")).count();
+    assert_eq!(boots, 2, "both boots are in the journal");
+}
