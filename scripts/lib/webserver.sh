@@ -20,12 +20,14 @@ start_web() {
     done
 }
 
-# start_names STATE_DIRECTORY HOSTS: a name server on 127.0.0.1 that knows the names of HOSTS and no others. QEMU's user
+# start_names STATE_DIRECTORY HOSTS: a name server on 127.0.0.1 that knows the names of HOSTS, all below example, and no others. QEMU's user
 # network asks the resolver of this mount namespace, which has to be the caller's own: it is changed.
 start_names() {
     local state=$1 hosts=$2
     need_packages dnsmasq-base
-    dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --no-resolv --no-hosts --addn-hosts="$hosts" \
+    # local: a name without an IPv6 address is answered so. Refused, as dnsmasq else does for want of a server to ask, musl's
+    # resolver takes it for no answer and asks until its time is up, though it has the IPv4 address; glibc does not mind.
+    dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --no-resolv --no-hosts --addn-hosts="$hosts" --local=/example/ \
         --listen-address=127.0.0.1 --bind-interfaces --user=root &
     NAMES_PID=$!
     echo 'nameserver 127.0.0.1' >"$state/resolv.conf"
