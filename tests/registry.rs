@@ -13,7 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ironroot::error::{Class, Failure, chain, describe};
-use ironroot::stream::{Budget, ImageRequest, ImageStream, Location, RegistryAccess, Verified};
+use ironroot::stream::{
+    Budget, ImageRequest, ImageStream, Location, Purpose, RegistryAccess, Verified,
+};
 use support::fault_server::{Act, FaultServer, Request, Serve, file, ok, status};
 use support::images::{LONG, RIGHT, fetcher, image, request, sha256, zstd};
 
@@ -270,6 +272,27 @@ fn a_tag_over_plain_http_is_no_proof_and_a_digest_is() {
         })
         .is_ok()
     );
+}
+
+/// What the manifest led to is fetched as that: a tag that moves meanwhile changes nothing, and nothing is asked twice.
+#[test]
+fn a_root_in_one_layer_is_looked_up_once() {
+    let content = image(300_000);
+    let server = scripted(content.clone(), |_| None);
+    let root = ImageRequest {
+        purpose: Purpose::Root,
+        ..asked(&at(&server, "os:v1"), None)
+    };
+    let mut parts = root.split(&fetcher(&[]), &mut Budget::new(LONG)).unwrap();
+    assert_eq!(parts.len(), 1);
+    let (got, verified) = read(parts.remove(0)).unwrap();
+    assert!(got == content && verified.is_proven());
+    let manifests = server
+        .requests()
+        .iter()
+        .filter(|r| r.target.contains("/manifests/"))
+        .count();
+    assert_eq!(manifests, 1);
 }
 
 #[test]

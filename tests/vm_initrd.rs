@@ -93,12 +93,12 @@ fn fails(initrd: &str, work: &'static str, words: &str, markers: &[&str]) -> Str
 }
 
 #[test]
-fn matrix_dracut_with_networkd_runs_debian_by_a_name_of_the_lease() {
+fn dracut_with_networkd_runs_debian_by_a_name_of_the_lease() {
     runs("bookworm-networkd", &format!("{CONFIG} {EMERGENCY}"));
 }
 
 #[test]
-fn matrix_initramfs_tools_panics_with_the_reason_and_restarts() {
+fn initramfs_tools_panics_with_the_reason_and_restarts() {
     let words =
         "boot=ironroot ironroot.timeout=3s ironroot.config=http://boot.lab.example:8080/no.json";
     let console = fails(
@@ -158,7 +158,7 @@ fn config_is_missing(initrd: &str, work: &'static str) {
 }
 
 #[test]
-fn matrix_a_config_that_is_not_there_reaches_dracuts_emergency_handling() {
+fn a_config_that_is_not_there_reaches_dracuts_emergency_handling() {
     config_is_missing("bookworm-networkd", "dracut-404");
 }
 

@@ -4,98 +4,21 @@
 //! Needs root and the artifacts of `scripts/lab` (`scripts/test` makes them).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "support/machine.rs"]
+mod machine;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
+use machine::{Boot, Scenario, initramfs, lab, project};
 use sha2::{Digest as _, Sha256};
 
-fn project() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn lab(name: &str) -> PathBuf {
-    let path = project().join("target/lab").join(name);
-    assert!(
-        path.exists(),
-        "{} is missing: run scripts/lab first",
-        path.display()
-    );
-    path
-}
-
-/// One start of a machine: what its console said and how the watcher ended.
-struct Boot {
-    output: Output,
-    console: String,
-}
-
-impl Boot {
-    fn of(mut command: Command, log: &Path) -> Boot {
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        let console = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-        Boot { output, console }
-    }
-
-    /// The console, if every marker came.
-    fn good(self) -> String {
-        assert!(
-            self.output.status.success(),
-            "{}\n--- errors\n{}\n--- console\n{}",
-            self.output.status,
-            String::from_utf8_lossy(&self.output.stderr),
-            self.console
-        );
-        self.console
-    }
-}
-
-/// A folder of qemu/, played by qemu/scenario.
-struct Scenario {
-    name: &'static str,
-    options: Vec<String>,
-}
-
-impl Scenario {
-    fn new(name: &'static str, options: &[&str]) -> Scenario {
-        Scenario {
-            name,
-            options: options.iter().map(|o| (*o).to_owned()).collect(),
-        }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        let work = self
-            .options
-            .iter()
-            .position(|o| o == "--work")
-            .map(|i| &self.options[i + 1]);
-        project()
-            .join("target/lab/scenario")
-            .join(work.map_or(self.name, String::as_str))
-            .join(name)
-    }
-
-    fn boot(&self, keep: bool, more: &[&str]) -> Boot {
-        let mut command = Command::new(project().join("qemu/scenario"));
-        command.arg(self.name).args(&self.options);
-        if keep {
-            command.arg("--keep-disk");
-        }
-        command.args(["--", "--timeout=300", "--quiet"]).args(more);
-        Boot::of(command, &self.file("console.log"))
-    }
-
-    fn disk_hash(&self) -> Vec<u8> {
-        let mut file = fs::File::open(self.file("disk.raw")).unwrap();
-        let mut hash = Sha256::new();
-        std::io::copy(&mut file, &mut HashWriter(&mut hash)).unwrap();
-        hash.finalize().to_vec()
-    }
-
-    fn reports(&self) -> String {
-        fs::read_to_string(self.file("reports.jsonl")).unwrap()
-    }
+fn disk_hash(scenario: &Scenario) -> Vec<u8> {
+    let mut file = fs::File::open(scenario.file("disk.raw")).unwrap();
+    let mut hash = Sha256::new();
+    std::io::copy(&mut file, &mut HashWriter(&mut hash)).unwrap();
+    hash.finalize().to_vec()
 }
 
 struct HashWriter<'a>(&'a mut Sha256);
@@ -133,7 +56,7 @@ fn uefi_installs_once(scenario: &Scenario) {
     );
 
     // The firmware asks the network first again: the record is found and not a byte is written.
-    let before = scenario.disk_hash();
+    let before = disk_hash(scenario);
     let again = [
         "--until=already: boot it, write nothing",
         "--until=done: the machine restarts now",
@@ -141,7 +64,7 @@ fn uefi_installs_once(scenario: &Scenario) {
     let console = scenario.boot(true, &again).good();
     assert!(!console.contains("ERASE"), "{console}");
     assert_eq!(
-        scenario.disk_hash(),
+        disk_hash(scenario),
         before,
         "the second network boot wrote to the disk"
     );
@@ -199,7 +122,7 @@ fn direct(disk: &Path, words: &str, more: &[&str]) -> Boot {
         .arg("--kernel")
         .arg(lab("kernel/vmlinuz"))
         .arg("--initrd")
-        .arg(lab("initramfs.cpio.zst"))
+        .arg(initramfs())
         .arg(format!("--append=console=ttyS0 quiet panic=10 {words}"))
         .arg(format!(
             "--disk={},bus=scsi,serial=direct-disk",

@@ -1,8 +1,7 @@
 //! `ironroot initrd`: the helper of another initrd's PID 1, which did the bring-up and switches the root itself.
 //! It never parks, powers off or reboots because of a failure: that is the initrd's own business.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,14 +9,13 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::flags::Common;
-use super::{conclude, start};
+use super::{conclude, sinks, start};
 use crate::config::words;
-use crate::error::{Class, Failure, Result, chain};
-use crate::init::console::EVENTS;
+use crate::error::{Class, Failure, Result};
 use crate::init::network::name_servers;
-use crate::init::{self, mounts};
+use crate::init::{self, console, mounts};
 use crate::plan::Handoff;
-use crate::report::{Event, Reporter, Sink, console, jsonl};
+use crate::report::{Event, Reporter};
 use crate::run::flow::{self, Entrance, Role};
 use crate::sys::mount;
 use crate::sys::power::{self, Off};
@@ -84,27 +82,13 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
 /// People's lines on stderr, which the initrd brings to console and journal; events where the new system finds
 /// them.
 fn reporter(json: bool) -> Reporter {
-    let mut sinks = vec![Sink::Console(console::Console::new(vec![Box::new(
-        std::io::stderr(),
-    )]))];
-    if json {
-        let lines = jsonl::JsonLines::new(Box::new(std::io::stdout()));
-        sinks.push(Sink::JsonLines(lines));
-    }
-    let events = std::fs::DirBuilder::new()
+    // Where it cannot be made, the events cannot be either.
+    let _ = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(mounts::RUN)
-        .and_then(|()| {
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .mode(0o600)
-                .open(EVENTS)
-        });
-    if let Ok(events) = events {
-        sinks.push(Sink::JsonLines(jsonl::JsonLines::new(Box::new(events))));
-    }
+        .create(mounts::RUN);
+    let mut sinks = sinks(json);
+    sinks.extend(console::events());
     Reporter::new(sinks)
 }
 
@@ -150,13 +134,7 @@ fn end_with_reason(sysroot: &Path, reporter: &Reporter) {
         let Ok(signal) = set.wait() else { return };
         let failure = Failure::new(Class::Handover, format!("ended by {signal} while at work"))
             .hint("the initrd's PID 1 ended it: see its log for why (a time-out of the unit, a shutdown)");
-        reporter.emit(Event::Failed {
-            class: failure.class(),
-            exit_code: failure.class().exit_code(),
-            step: None,
-            error: chain(&failure),
-            next: failure.next().to_owned(),
-        });
+        reporter.emit(Event::failed(&failure));
         let mounted = mount::mounted().unwrap_or_default();
         for entry in mounted.iter().rev() {
             if entry.target.starts_with(&sysroot) || entry.target.starts_with(mounts::RUN) {

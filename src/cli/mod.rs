@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::cmdline::Cmdline;
 use crate::config::{parse, request, source, wire};
-use crate::error::{Class, Failure, Result, chain, describe};
+use crate::error::{Class, Failure, Result, describe};
 use crate::init::switch_root::command as switch_root;
 use crate::plan::{Handoff, Plan};
 use crate::report::event::EVENT_VERSION;
@@ -164,7 +164,7 @@ fn print_json(value: &impl serde::Serialize) -> Result<()> {
 }
 
 /// People's lines on stderr; with `--json`, events on stdout as well.
-fn reporter(json: bool) -> Reporter {
+fn sinks(json: bool) -> Vec<Sink> {
     let mut sinks = vec![Sink::Console(console::Console::new(vec![Box::new(
         std::io::stderr(),
     )]))];
@@ -173,7 +173,7 @@ fn reporter(json: bool) -> Reporter {
             std::io::stdout(),
         ))));
     }
-    Reporter::new(sinks)
+    sinks
 }
 
 fn start(reporter: &Reporter, role: &str) {
@@ -208,7 +208,7 @@ fn here<'a>(
 }
 
 fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
-    let reporter = reporter(cli.json);
+    let reporter = Reporter::new(sinks(cli.json));
     start(&reporter, "install");
     let cmdline = Cmdline::default();
     let amend = |config| one_off.amend(config);
@@ -244,13 +244,7 @@ fn conclude(
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            reporter.emit(Event::Failed {
-                class: failure.class(),
-                exit_code: failure.class().exit_code(),
-                step: failure.step().map(str::to_owned),
-                error: chain(&failure),
-                next: failure.next().to_owned(),
-            });
+            reporter.emit(Event::failed(&failure));
             ExitCode::from(failure.class().exit_code())
         }
     }

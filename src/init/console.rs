@@ -31,15 +31,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A reporter on the consoles, in the kernel's log and in [`EVENTS`]. PID 1 and the flow each make their own.
 pub fn reporter(cmdline: &Cmdline) -> Reporter {
     let mut sinks = vec![Sink::Console(Console::new(outputs(cmdline)))];
-    let events = OpenOptions::new()
+    sinks.extend(events());
+    Reporter::new(sinks)
+}
+
+/// Every event as a line of [`EVENTS`], where that can be written.
+pub fn events() -> Option<Sink> {
+    let file = OpenOptions::new()
         .create(true)
         .append(true)
         .mode(0o600)
-        .open(EVENTS);
-    if let Ok(events) = events {
-        sinks.push(Sink::JsonLines(JsonLines::new(Box::new(events))));
-    }
-    Reporter::new(sinks)
+        .open(EVENTS)
+        .ok()?;
+    Some(Sink::JsonLines(JsonLines::new(Box::new(file))))
 }
 
 /// The consoles of the command line and, where its lines would not show twice, the kernel's log.

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::error::Class;
+use crate::error::{Class, Failure, chain};
 
 /// Version of the event format; raised when a field changes its meaning.
 pub const EVENT_VERSION: u32 = 1;
@@ -115,6 +115,19 @@ pub enum Event {
         /// What to do next.
         next: String,
     },
+}
+
+impl Event {
+    /// The end of a run by `failure`.
+    pub fn failed(failure: &Failure) -> Event {
+        Event::Failed {
+            class: failure.class(),
+            exit_code: failure.class().exit_code(),
+            step: failure.step().map(str::to_owned),
+            error: chain(failure),
+            next: failure.next().to_owned(),
+        }
+    }
 }
 
 /// An event with the time at which it happened.

@@ -1,11 +1,10 @@
 //! The steps of an installation, as a chain of states: each step takes what the one before it made, so that
 //! none can run twice or out of order.
 
-use std::time::{Duration, Instant};
-
 use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
 use super::image_source::{self, Source};
+use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::TargetDisk;
 use crate::config::wire::RecordPolicy;
@@ -13,12 +12,9 @@ use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::plan::layout::{self, Length};
 use crate::plan::step::{Span, Target};
-use crate::report::{Event, Reporter};
+use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
 use crate::units::{Bytes, MIB};
-
-/// Progress events, at most five a second.
-const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 /// How far an installation is.
 #[derive(Debug)]
@@ -149,9 +145,8 @@ impl Stage {
             Stage::Opened(opened) => *opened,
             other => return Err(other.out_of_order("writeBody")),
         };
-        let total = stream.content_length();
+        let mut progress = Progress::new("writeBody", reporter);
         let mut at = 0u64;
-        let mut told: Option<Instant> = None;
         let mut next = Some(first);
         let sums = bulk::write(&disk, remember, |sink| {
             while let Some(block) = next.take() {
@@ -170,15 +165,12 @@ impl Stage {
                     ));
                 }
                 at = at.saturating_add(length);
-                if told.is_none_or(|t| t.elapsed() >= PROGRESS_EVERY) {
-                    told = Some(Instant::now());
-                    progress(reporter, &stream, at, total);
-                }
+                progress.tell(&stream, at);
                 next = stream.next_block()?;
             }
             Ok(())
         })?;
-        progress(reporter, &stream, at, total);
+        progress.tell_end(&stream, at);
         let proof = stream.finish()?;
         layout::must_be_whole(&head.layout().table, Bytes(at))?;
         image_source::tell(&proof, reporter);
@@ -214,15 +206,4 @@ impl Stage {
         let finalized = head.release(proof, &disk, record)?;
         Ok(Stage::Complete(disk, Box::new(finalized)))
     }
-}
-
-fn progress(reporter: &Reporter, stream: &ImageStream, written: u64, total: Option<u64>) {
-    let counters = stream.counters();
-    reporter.emit(Event::Progress {
-        step: "writeBody",
-        written,
-        total,
-        received: counters.received,
-        expected: counters.expected,
-    });
 }

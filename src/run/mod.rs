@@ -9,6 +9,7 @@ pub mod image_source;
 pub mod install;
 pub mod memory;
 pub mod preserve;
+pub mod progress;
 pub mod reread;
 pub mod source_disk;
 pub mod target_disk;

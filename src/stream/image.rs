@@ -97,9 +97,9 @@ pub struct ImageStream {
 }
 
 impl ImageRequest {
-    /// The requests whose contents make up the image, in the order in which they are taken: several where a
-    /// registry has a tree in layers, else this one alone. What is declared of the whole (a digest, a signature)
-    /// fits no single layer and is refused then.
+    /// The requests whose contents make up the image, in the order in which they are taken: of an image in a
+    /// registry one for each layer, which is not looked up again; else this one alone. What is declared of the whole
+    /// (a digest, a signature) fits no single one of several layers and is refused then.
     pub fn split(self, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<ImageRequest>> {
         let references = oci::references(&self.locations)?;
         let Some(first) = references.first() else {
@@ -108,14 +108,11 @@ impl ImageRequest {
         // What may be exchanged on the way is refused before the registry is asked.
         proof::must_suffice(&self)?;
         let layers = oci::split(fetcher, &references, &self.registry, self.purpose, budget)?;
-        if layers.len() < 2 {
-            return Ok(vec![self]);
-        }
         let declared = self.digest.is_some()
             || self.content_digest.is_some()
             || self.checksums.is_some()
             || self.signature.is_some();
-        if declared {
+        if declared && layers.len() > 1 {
             let text = format!(
                 "{first} has {} layers, and the config declares a digest or a signature of one file",
                 layers.len()

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
+use super::control;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::DevNum;
 use crate::units::Bytes;
 
 const CONTROL: &str = "/dev/mapper/control";
+const CONTROL_MINOR: u64 = 236;
 
 /// All that a request may take: the header, a target and its parameters.
 const BUFFER: usize = 4096;
@@ -69,7 +71,7 @@ impl Mapped {
     /// Makes the device `name`.
     pub fn read_only(name: &str, target: &Target<'_>) -> Result<Mapped> {
         let what = || format!("making the device {name} of type {}", target.kind);
-        let control = open_control()?;
+        let control = control::open(Path::new(CONTROL), CONTROL_MINOR, "dm_mod")?;
         let mut request = Request::new(name, 0);
         // SAFETY: the buffer has the size that its header says and lives until the call returns.
         unsafe { raw::create(control.as_raw_fd(), &raw mut request) }
@@ -162,40 +164,13 @@ impl Request {
     }
 }
 
-/// The node has a fixed number (Documentation/admin-guide/devices.txt); opening it loads the module.
-fn open_control() -> Result<File> {
-    let open = || File::options().read(true).write(true).open(CONTROL);
-    let opened = open().or_else(|error| {
-        if error.kind() != io::ErrorKind::NotFound {
-            return Err(error);
-        }
-        std::fs::create_dir_all("/dev/mapper")?;
-        node(
-            Path::new(CONTROL),
-            DevNum {
-                major: 10,
-                minor: 236,
-            },
-        )?;
-        open()
-    });
-    opened
-        .context(Class::Media, || format!("opening {CONTROL}"))
-        .map_err(|f| f.hint("the kernel needs its module dm_mod: add it to the initrd"))
-}
-
-/// Makes a device node where devtmpfs has not: in its absence, or for control nodes.
+/// Makes the device's node where there is no devtmpfs to do it.
 fn node(path: &Path, number: DevNum) -> io::Result<()> {
     if path.exists() {
         return Ok(());
     }
-    let kind = if number.major == 10 {
-        SFlag::S_IFCHR
-    } else {
-        SFlag::S_IFBLK
-    };
     let device = makedev(u64::from(number.major), u64::from(number.minor));
-    mknod(path, kind, Mode::S_IRUSR | Mode::S_IWUSR, device)?;
+    mknod(path, SFlag::S_IFBLK, Mode::S_IRUSR | Mode::S_IWUSR, device)?;
     Ok(())
 }
 

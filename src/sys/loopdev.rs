@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-use super::block;
+use super::{block, control};
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::units::{Bytes, SectorSize};
 
@@ -63,6 +62,7 @@ mod raw {
 }
 
 const CONTROL: &str = "/dev/loop-control";
+const CONTROL_MINOR: u64 = 237;
 
 /// Another program may take the free device between the question and the answer.
 const ATTEMPTS: u32 = 50;
@@ -87,6 +87,13 @@ impl Range {
     };
 }
 
+/// Whether the device can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
 /// An attached loop device. The kernel detaches it when its last user is gone: this value, a mount, a device on
 /// top of it. So whoever mounts it may drop this value afterwards.
 #[derive(Debug)]
@@ -103,13 +110,31 @@ impl LoopDevice {
     /// Class media where the kernel refuses; class integrity where the range does not lie in the file, or its
     /// length is not a multiple of the sector size: the kernel would silently leave out the last bytes.
     pub fn attach(backing: &File, name: &Path, range: Range) -> Result<LoopDevice> {
+        LoopDevice::with_access(backing, name, range, Access::ReadOnly)
+    }
+
+    /// Attaches all of `backing`, which is open for writing, so that it can be written as a disk of sectors of
+    /// 512 bytes.
+    ///
+    /// # Errors
+    /// As [`LoopDevice::attach`].
+    pub fn attach_writable(backing: &File, name: &Path) -> Result<LoopDevice> {
+        LoopDevice::with_access(backing, name, Range::WHOLE, Access::ReadWrite)
+    }
+
+    fn with_access(
+        backing: &File,
+        name: &Path,
+        range: Range,
+        access: Access,
+    ) -> Result<LoopDevice> {
         let what = || format!("attaching {} to a loop device", name.display());
         let length = fit(block::size(backing).context(Class::Media, what)?, range)
             .map_err(|why| Failure::new(Class::Integrity, format!("{}: {why}", what())))?;
         let control = open_control(Path::new(CONTROL))?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for _ in 0..ATTEMPTS {
-            match try_once(&control, backing, name, range, length) {
+            match try_once(&control, backing, name, range, length, access) {
                 Ok(device) => return Ok(device),
                 Err(error) if is_race(&error) => last = error,
                 Err(error) => return Err(Failure::new(Class::Media, what()).caused_by(error)),
@@ -125,7 +150,7 @@ impl LoopDevice {
         &self.path
     }
 
-    /// The device, open for reading.
+    /// The device, open as it was attached.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -158,30 +183,8 @@ fn fit(size: Bytes, range: Range) -> Result<Bytes, String> {
     Ok(length)
 }
 
-/// The module may not be loaded: opening the node, which has a fixed number (Documentation/admin-guide/
-/// devices.txt), makes the kernel ask for it.
 fn open_control(path: &Path) -> Result<File> {
-    let open = || {
-        std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-    };
-    let opened = open().or_else(|error| {
-        if error.kind() != io::ErrorKind::NotFound {
-            return Err(error);
-        }
-        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        mknod(path, SFlag::S_IFCHR, mode, makedev(10, 237))?;
-        open().inspect_err(|_| {
-            let _ = std::fs::remove_file(path);
-        })
-    });
-    opened.map_err(|error| {
-        Failure::new(Class::Media, format!("opening {}", path.display()))
-            .caused_by(error)
-            .hint("the kernel needs its module `loop`: add it to the initrd")
-    })
+    control::open(path, CONTROL_MINOR, "loop")
 }
 
 /// The device was taken (`EBUSY`), or is just coming or going.
@@ -197,6 +200,7 @@ fn try_once(
     name: &Path,
     range: Range,
     length: Bytes,
+    access: Access,
 ) -> io::Result<LoopDevice> {
     // SAFETY: the ioctl takes no argument; the descriptor is open for the whole call.
     let number = unsafe { raw::loop_ctl_get_free(control.as_raw_fd()) }?;
@@ -204,9 +208,10 @@ fn try_once(
     // Opened for reading only, the kernel makes it read-only whatever the file is opened for.
     let file = std::fs::OpenOptions::new()
         .read(true)
+        .write(access == Access::ReadWrite)
         .custom_flags(libc::O_CLOEXEC)
         .open(&path)?;
-    let info = wanted(name, range.start, length);
+    let info = wanted(name, range.start, length, access);
     match configure(&file, backing, range.sector, info.clone()) {
         // Before Linux 5.8 the ioctl is not known.
         Err(Errno::EINVAL | Errno::ENOTTY) => {
@@ -217,7 +222,11 @@ fn try_once(
     Ok(LoopDevice { file, path })
 }
 
-fn wanted(name: &Path, start: Bytes, length: Bytes) -> raw::LoopInfo64 {
+fn wanted(name: &Path, start: Bytes, length: Bytes, access: Access) -> raw::LoopInfo64 {
+    let read_only = match access {
+        Access::ReadOnly => raw::LO_FLAGS_READ_ONLY,
+        Access::ReadWrite => 0,
+    };
     raw::LoopInfo64 {
         device: 0,
         inode: 0,
@@ -227,7 +236,7 @@ fn wanted(name: &Path, start: Bytes, length: Bytes) -> raw::LoopInfo64 {
         number: 0,
         encrypt_type: 0,
         encrypt_key_size: 0,
-        flags: raw::LO_FLAGS_READ_ONLY | raw::LO_FLAGS_AUTOCLEAR,
+        flags: read_only | raw::LO_FLAGS_AUTOCLEAR,
         file_name: label(name),
         crypt_name: [0; 64],
         encrypt_key: [0; 32],
@@ -288,6 +297,8 @@ fn label(name: &Path) -> [u8; 64] {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
     use super::*;
     use std::io::Read as _;
 

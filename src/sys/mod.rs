@@ -5,6 +5,7 @@
 pub mod beneath;
 pub mod block;
 pub mod clock;
+pub mod control;
 pub mod detached;
 pub mod dm;
 pub mod efivar;

@@ -21,7 +21,7 @@ pub fn lab(name: &str) -> PathBuf {
 }
 
 /// The initramfs; another one than the lab's where a developer says so.
-fn initramfs() -> PathBuf {
+pub fn initramfs() -> PathBuf {
     std::env::var_os("IRONROOT_INITRAMFS").map_or_else(|| lab("initramfs.cpio.zst"), PathBuf::from)
 }
 

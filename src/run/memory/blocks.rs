@@ -1,24 +1,19 @@
 //! An image's blocks as a reader, with progress.
 
 use std::io::{self, Read};
-use std::time::{Duration, Instant};
 
 use crate::error::Failure;
-use crate::report::{Event, Reporter};
+use crate::report::Reporter;
+use crate::run::progress::Progress;
 use crate::stream::{Block, ImageStream};
 
-/// Progress events, at most five a second.
-const PROGRESS_EVERY: Duration = Duration::from_millis(200);
-
-/// Reads what a stream decodes.
+/// Reads what a stream decodes. A failure of the stream is inside the reader's error.
 pub struct BlockReader<'a> {
     stream: &'a mut ImageStream,
-    reporter: &'a Reporter,
+    progress: Progress<'a>,
     block: Option<Block>,
     used: usize,
     read: u64,
-    failure: Option<Failure>,
-    told: Option<Instant>,
 }
 
 impl std::fmt::Debug for BlockReader<'_> {
@@ -32,12 +27,10 @@ impl<'a> BlockReader<'a> {
     pub fn new(stream: &'a mut ImageStream, first: Block, reporter: &'a Reporter) -> Self {
         BlockReader {
             stream,
-            reporter,
+            progress: Progress::new("loadRoot", reporter),
             block: Some(first),
             used: 0,
             read: 0,
-            failure: None,
-            told: None,
         }
     }
 
@@ -48,31 +41,19 @@ impl<'a> BlockReader<'a> {
             None => self.stream.next_block()?,
         };
         self.used = 0;
-        self.read = self
-            .read
-            .saturating_add(next.as_ref().map_or(0, |b| b.len() as u64));
-        self.tell(next.is_none());
+        self.count(next.as_ref());
         Ok(next)
     }
 
-    /// Why the stream ended early, where it did: what a reader of this makes of it says less.
-    pub fn take_failure(&mut self) -> Option<Failure> {
-        self.failure.take()
-    }
-
-    fn tell(&mut self, always: bool) {
-        if !always && self.told.is_some_and(|t| t.elapsed() < PROGRESS_EVERY) {
-            return;
+    /// Counts a block that was taken; after the last one, the end is told.
+    fn count(&mut self, block: Option<&Block>) {
+        match block {
+            Some(block) => {
+                self.read = self.read.saturating_add(block.len() as u64);
+                self.progress.tell(self.stream, self.read);
+            }
+            None => self.progress.tell_end(self.stream, self.read),
         }
-        self.told = Some(Instant::now());
-        let counters = self.stream.counters();
-        self.reporter.emit(Event::Progress {
-            step: "loadRoot",
-            written: self.read,
-            total: self.stream.content_length(),
-            received: counters.received,
-            expected: counters.expected,
-        });
     }
 }
 
@@ -89,22 +70,14 @@ impl Read for BlockReader<'_> {
                     self.used = self.used.saturating_add(count);
                     return Ok(count);
                 }
-                self.read = self.read.saturating_add(block.len() as u64);
-                self.block = None;
+                let block = self.block.take();
                 self.used = 0;
-                self.tell(false);
+                self.count(block.as_ref());
             }
-            match self.stream.next_block() {
-                Ok(Some(block)) => self.block = Some(block),
-                Ok(None) => {
-                    self.tell(true);
-                    return Ok(0);
-                }
-                Err(failure) => {
-                    let text = failure.to_string();
-                    self.failure.get_or_insert(failure);
-                    return Err(io::Error::other(text));
-                }
+            self.block = self.stream.next_block().map_err(io::Error::other)?;
+            if self.block.is_none() {
+                self.count(None);
+                return Ok(0);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::blocks::BlockReader;
 use super::mounts::Mounts;
 use crate::error::Result;
-use crate::image::tree::{self, Census};
+use crate::image::tree;
 use crate::plan::memory_root::{Room, RootLayout};
 use crate::report::Reporter;
 use crate::sys::beneath::Root;
@@ -48,25 +48,15 @@ impl Tree {
             whiteouts: layered,
             ..tree::Options::default()
         };
-        match tree::unpack(reader, &self.root, &options) {
-            Ok(census) => {
-                tell(&census, reporter);
-                Ok(())
-            }
-            // What broke the stream says more than what that did to the archive.
-            Err(failure) => Err(reader.take_failure().unwrap_or(failure)),
+        for note in tree::unpack(reader, &self.root, &options)?.notes() {
+            reporter.warn(note);
         }
+        Ok(())
     }
 
     /// Gives the tree its place and its room.
     pub fn place(self, place: &Path, room: &Room, made: &mut Mounts) -> Result<()> {
         made.attach(self.tmpfs, place)?;
         mount::resize(place, room.size)
-    }
-}
-
-fn tell(census: &Census, reporter: &Reporter) {
-    for note in census.notes() {
-        reporter.warn(note);
     }
 }
