@@ -8,6 +8,7 @@ pub mod head;
 pub mod image_source;
 pub mod install;
 pub mod memory;
+pub mod partitions;
 pub mod preserve;
 pub mod progress;
 pub mod reread;

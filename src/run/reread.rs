@@ -13,7 +13,7 @@ use crate::sys::block;
 use crate::units::Bytes;
 
 /// A partition as the kernel has it: offset and length.
-type View = BTreeMap<u32, (Bytes, Bytes)>;
+pub(super) type View = BTreeMap<u32, (Bytes, Bytes)>;
 
 /// BLKRRPART fails with `EBUSY` while somebody (udevd) looks at a partition; that passes.
 const ATTEMPTS: usize = 10;
@@ -79,7 +79,7 @@ fn edit(disk: &TargetDisk, have: &View, wanted: &View) -> std::io::Result<()> {
 
 /// The partitions that sysfs lists. Its numbers are in units of 512 bytes whatever the sector size
 /// (Documentation/ABI/stable/sysfs-block).
-fn view(dev: DevNum) -> Result<View> {
+pub(super) fn view(dev: DevNum) -> Result<View> {
     let directory = Path::new("/sys/dev/block").join(dev.to_string());
     let entries = std::fs::read_dir(&directory).context(Class::Media, || {
         format!("listing partitions in {}", directory.display())

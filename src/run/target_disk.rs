@@ -28,6 +28,8 @@ const DIRTY_LIMIT: u64 = 64 << 20;
 /// keeps udevd and whoever respects it away.
 #[derive(Debug)]
 pub struct TargetDisk {
+    /// Opened with `O_EXCL`; `None` for a regular file, and while partitions are worked on.
+    claim: Option<File>,
     file: Flock<File>,
     /// The same device past the page cache.
     direct: Option<File>,
@@ -44,7 +46,7 @@ impl TargetDisk {
     pub fn open(target: &Target) -> Result<TargetDisk> {
         let shown = target.path.display();
         let refuse = |what: String| Failure::new(Class::Refused, format!("target {shown} {what}"));
-        let file = block::open_for_writing(&target.path, target.dev.is_some()).map_err(|e| {
+        let opened = block::open_for_writing(&target.path, target.dev.is_some()).map_err(|e| {
             let what = match e.kind() {
                 io::ErrorKind::NotFound => "does not exist",
                 io::ErrorKind::ResourceBusy => {
@@ -65,6 +67,9 @@ impl TargetDisk {
             .hint("run again: disks changed their names meanwhile")
         };
         let asked = |e: io::Error| refuse("does not answer".to_owned()).caused_by(e);
+        // The lock has a descriptor of its own: it stays while the claim is given up.
+        let file = block::reopen(&opened, false).map_err(asked)?;
+        let claim = target.dev.is_some().then_some(opened);
         if block::is_block_device(&file).map_err(asked)? != target.dev.is_some() {
             return Err(refuse(
                 "changed between a block device and a file".to_owned(),
@@ -103,6 +108,7 @@ impl TargetDisk {
         // A file system without direct writes (tmpfs) is written through the page cache.
         let direct = block::reopen_direct(&file).ok();
         Ok(TargetDisk {
+            claim,
             file,
             direct,
             direct_works: AtomicBool::new(true),
@@ -117,9 +123,23 @@ impl TargetDisk {
         &self.target
     }
 
-    /// The descriptor, for ioctls.
+    /// The descriptor, for ioctls: the one that holds the claim, if there is one, for the kernel takes any other
+    /// for a rival of it.
     pub fn file(&self) -> &File {
-        &self.file
+        self.claim.as_ref().unwrap_or(&self.file)
+    }
+
+    /// Gives up the claim, not the lock, so that partitions of this disk can be mounted and given file systems.
+    pub(super) fn release_claim(&mut self) {
+        self.claim = None;
+    }
+
+    /// Claims the disk again. Fails while a partition is mounted or otherwise in use.
+    pub(super) fn renew_claim(&mut self) -> io::Result<()> {
+        if self.target.dev.is_some() && self.claim.is_none() {
+            self.claim = Some(block::reopen(&*self.file, true)?);
+        }
+        Ok(())
     }
 
     fn failed(&self, doing: &str, at: Bytes, error: io::Error) -> Failure {

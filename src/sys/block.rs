@@ -18,6 +18,7 @@ mod raw {
     nix::ioctl_read_bad!(blksszget, nix::request_code_none!(0x12, 104), libc::c_int);
     nix::ioctl_read_bad!(blkroget, nix::request_code_none!(0x12, 94), libc::c_int);
     nix::ioctl_read!(blkgetsize64, 0x12, 114, u64);
+    nix::ioctl_none_bad!(blkflsbuf, nix::request_code_none!(0x12, 97));
     nix::ioctl_none_bad!(blkrrpart, nix::request_code_none!(0x12, 95));
     nix::ioctl_write_ptr_bad!(blkzeroout, nix::request_code_none!(0x12, 127), [u64; 2]);
     nix::ioctl_write_ptr_bad!(blkpg, nix::request_code_none!(0x12, 105), BlkpgIoctlArg);
@@ -57,6 +58,13 @@ pub fn open_for_writing(path: &Path, exclusive: bool) -> io::Result<File> {
         .write(true)
         .custom_flags(flags)
         .open(path)
+}
+
+/// A second descriptor of the very device (or file) that `file` is, for reading and writing; `exclusive` as in
+/// [`open_for_writing`].
+pub fn reopen(file: &impl AsRawFd, exclusive: bool) -> io::Result<File> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    open_for_writing(Path::new(&path), exclusive)
 }
 
 /// A second descriptor of the very device (or file) that `file` is, past the page cache.
@@ -199,6 +207,17 @@ pub fn write_at(file: &File, data: &[u8], offset: Bytes) -> io::Result<()> {
 /// Flushes what was written to the medium (fsync(2); for a block device this includes its write cache).
 pub fn flush(file: &File) -> io::Result<()> {
     file.sync_all()
+}
+
+/// Writes what is dirty in this device's page cache and forgets all of it (BLKFLSBUF). A partition has a cache of
+/// its own: what was written by one of the two is seen by the other only after this. Nothing for a file.
+pub fn flush_and_forget(file: &File) -> io::Result<()> {
+    flush(file)?;
+    if is_block_device(file)? {
+        // SAFETY: the ioctl takes no argument; the descriptor is open for the whole call.
+        unsafe { raw::blkflsbuf(file.as_raw_fd()) }?;
+    }
+    Ok(())
 }
 
 /// Drops the clean pages of this device from the page cache, so that a later read sees the medium
