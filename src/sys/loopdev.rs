@@ -378,7 +378,7 @@ mod tests {
             let number = unsafe { raw::loop_ctl_get_free(control.as_raw_fd()) }.unwrap();
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = File::open(&path).unwrap();
-            let info = wanted(file.path(), Bytes(4096), Bytes(8192));
+            let info = wanted(file.path(), Bytes(4096), Bytes(8192), Access::ReadOnly);
             match configure_in_steps(&device, &backing, sector, &info) {
                 Err(Errno::EBUSY) => {}
                 result => {
