@@ -89,8 +89,8 @@ fn documented(builder: &str) -> String {
     rest.to_owned()
 }
 
-/// Runs the documented lines on a Debian of the lab, which stays as it is, and lists the initrd that comes out.
-fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
+/// Runs `lines` as a user of `$TREE`, a Debian of the lab, which stays as it is, and gives what they print.
+fn on_a_debian(suite: &str, lines: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let tree = project().join(format!("target/lab/initrd/{suite}.tree"));
     assert!(tree.exists(), "{}: run scripts/lab first", tree.display());
@@ -102,30 +102,21 @@ fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
         .status();
     assert!(stripped.unwrap().success());
     let script = r#"
-        work=$1 lower=$2 lines=$3 list=$4
+        work=$1 lower=$2 lines=$3
         mkdir "$work/over"; mount -t tmpfs over "$work/over"; mkdir "$work/over/upper" "$work/over/work" "$work/tree"
         mount -t overlay -o "lowerdir=$lower,upperdir=$work/over/upper,workdir=$work/over/work" tree "$work/tree"
         export TREE="$work/tree"
         mount -t proc proc "$TREE/proc"; mount --rbind /dev "$TREE/dev"; mount -t tmpfs tmp "$TREE/tmp"
         VERSION=$(ls "$TREE/lib/modules"); export VERSION
-        # What earlier runs of the lab left in the tree is none of this test's.
-        rm -rf "$TREE/usr/bin/ironroot" "$TREE/usr/lib/dracut/modules.d/50ironroot" "$TREE/usr/share/initramfs-tools/hooks/ironroot"
-        sh -euc "$lines" >&2
-        chroot "$TREE" $list /boot/initrd-ironroot.img"#;
+        # What the lab itself installed there is none of this test's.
+        scripts/install-module --destdir "$TREE" --uninstall 2>/dev/null
+        sh -euc "$lines""#;
     let output = Command::new("unshare")
-        .args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-euc",
-            script,
-            "sh",
-        ])
+        .args(["--mount", "--propagation", "private", "sh", "-euc", script])
+        .arg("sh")
         .arg(folder.path())
         .arg(&tree)
-        .arg(documented(builder))
-        .arg(list)
+        .arg(lines)
         .env("IRONROOT_BINARY", &binary)
         .current_dir(project())
         .output()
@@ -133,6 +124,13 @@ fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The initrd that the documented lines make.
+fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
+    let lines = documented(builder);
+    let lines = format!("{{ {lines} }} >&2; chroot \"$TREE\" {list} /boot/initrd-ironroot.img");
+    on_a_debian(suite, &lines)
 }
 
 #[track_caller]
@@ -195,5 +193,43 @@ fn matrix_the_lines_for_dracut_make_an_initrd_with_ironroot_in_it() {
             ],
         );
         holds_the_tools(&listed);
+    }
+}
+
+#[test]
+fn matrix_with_the_packages_installed_the_next_initrd_has_ironroot_in_it() {
+    let packages = project().join("target/packages");
+    assert!(packages.exists(), "run scripts/packages first");
+    for suite in ["bookworm", "trixie"] {
+        let lines = format!(
+            r#"cp {}/*.deb "$TREE/tmp/"
+            {{ chroot "$TREE" sh -euc 'dpkg -i /tmp/ironroot*.deb'; ironroot=$(chroot "$TREE" ironroot --version)
+            chroot "$TREE" dracut --force --no-hostonly --add systemd-networkd /boot/by-dracut.img "$VERSION"; }} >&2
+            echo "$ironroot"; chroot "$TREE" lsinitramfs "/boot/initrd.img-$VERSION"
+            echo @@next; chroot "$TREE" lsinitrd /boot/by-dracut.img
+            chroot "$TREE" dpkg --purge ironroot ironroot-dracut ironroot-initramfs-tools >&2
+            echo @@next; chroot "$TREE" lsinitramfs "/boot/initrd.img-$VERSION""#,
+            packages.display()
+        );
+        let said = on_a_debian(suite, &lines);
+        let mut parts = said.split("@@next\n");
+        let by_tools = parts.next().unwrap();
+        assert!(by_tools.starts_with("ironroot "), "{by_tools}");
+        holds(by_tools, &["usr/bin/ironroot", "scripts/ironroot"]);
+        holds_the_tools(by_tools);
+        let by_dracut = parts.next().unwrap();
+        holds(
+            by_dracut,
+            &[
+                "usr/bin/ironroot",
+                "initrd-root-fs.target.requires/ironroot.service",
+            ],
+        );
+        let purged = parts.next().unwrap();
+        assert!(
+            purged.contains("squashfs.ko") || purged.contains("bin/"),
+            "{purged}"
+        );
+        assert!(!purged.contains("ironroot"), "{purged}");
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::config::cmdline::Cmdline;
 use crate::config::{parse, request, source, wire};
@@ -90,6 +90,11 @@ enum Command {
     /// Start the system whose root is mounted, as the last line of an initrd's own /init
     #[command(hide = true)]
     SwitchRoot(init::switch_root::command::Switch),
+}
+
+/// All commands and flags, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// The program.
