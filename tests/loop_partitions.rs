@@ -1,6 +1,13 @@
 //! The partitions of a table that is in memory only, on real loop devices: what the kernel, mke2fs and mount make
 //! of them, and that the lock never ends meanwhile.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
 #[path = "support/installing.rs"]
 mod support;
 
