@@ -99,6 +99,10 @@ pub enum Step {
     },
     /// Read the body back from the disk and compare.
     ReadBack,
+    /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
+    OpenPartitions,
+    /// End that; all work on them is on the disk.
+    ClosePartitions,
     /// The verdict; then backup table, primary table with the record, and LBA 0 at the very end.
     CommitHead {
         /// Which installation; `None` where the disk carries no record.
@@ -235,6 +239,8 @@ impl Step {
             Step::ClearDisk { .. } => "clearDisk",
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
+            Step::OpenPartitions => "openPartitions",
+            Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
             Step::BootEntry { .. } => "bootEntry",
@@ -262,6 +268,8 @@ impl Step {
             Step::LockDisk { .. }
             | Step::OpenImage { .. }
             | Step::ReadBack
+            | Step::OpenPartitions
+            | Step::ClosePartitions
             | Step::RereadPartitions
             | Step::BootEntry { .. }
             | Step::OpenRoot { .. }
@@ -287,6 +295,8 @@ impl Step {
             | Step::ClearDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
+            | Step::OpenPartitions
+            | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::OpenRoot { .. }
             | Step::LoadRoot
@@ -337,6 +347,8 @@ impl fmt::Display for Step {
                 f.write_str("ERASE the disk with the image, its first MiB held back")
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
+            Step::OpenPartitions => f.write_str("open the partitions that were written"),
+            Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,
                 "check every proof; then write the backup table, the table{} and LBA 0",

@@ -4,13 +4,14 @@
 use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
 use super::image_source::{self, Source};
+use super::partitions::{Place, Shared};
 use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::TargetDisk;
 use crate::config::wire::RecordPolicy;
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
-use crate::plan::layout::{self, Length};
+use crate::plan::layout::{self, Layout, Length};
 use crate::plan::step::{Span, Target};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
@@ -27,6 +28,8 @@ pub enum Stage {
     Opened(Box<Opened>),
     /// The body is on the disk and every proof was good.
     Written(Box<Written>),
+    /// The same, and its partitions, which no table on the disk names yet, can be mounted.
+    Working(Box<Working>),
     /// The disk boots.
     Complete(TargetDisk, Box<Finalized>),
 }
@@ -49,6 +52,26 @@ pub struct Written {
     sums: Vec<Sum>,
 }
 
+/// A written disk whose partitions the kernel knows from memory.
+#[derive(Debug)]
+pub struct Working {
+    shared: Shared,
+    head: HeadHold,
+    proof: Verified,
+}
+
+impl Working {
+    /// The disk and its partitions.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// The layout, with the table that the disk will have.
+    pub fn layout(&self) -> &Layout {
+        self.head.layout()
+    }
+}
+
 impl Stage {
     fn name(&self) -> &'static str {
         match self {
@@ -56,6 +79,7 @@ impl Stage {
             Stage::Locked(_) => "locked",
             Stage::Opened(_) => "opened",
             Stage::Written(_) => "written",
+            Stage::Working(_) => "working",
             Stage::Complete(..) => "complete",
         }
     }
@@ -193,6 +217,63 @@ impl Stage {
             }
             other => Err(other.out_of_order("readBack")),
         }
+    }
+
+    /// Makes the kernel know the partitions of the table that is still in memory, so that their content can be
+    /// worked on: after the verdict, before the disk can boot.
+    pub fn open_partitions(self) -> Result<Stage> {
+        let Written {
+            disk, head, proof, ..
+        } = match self {
+            Stage::Written(written) => *written,
+            other => return Err(other.out_of_order("openPartitions")),
+        };
+        let places: Vec<Place> = head
+            .layout()
+            .table
+            .partitions()
+            .iter()
+            .filter(|p| !p.kind.is_extended())
+            .map(|p| Place {
+                number: p.number,
+                start: p.start,
+                size: p.size,
+            })
+            .collect();
+        Ok(Stage::Working(Box::new(Working {
+            shared: Shared::new(disk, &places)?,
+            head,
+            proof,
+        })))
+    }
+
+    /// Does `work` on the partitions.
+    pub fn work(self, step: &str, work: impl FnOnce(&Working) -> Result<()>) -> Result<Stage> {
+        match self {
+            Stage::Working(working) => {
+                work(&working)?;
+                Ok(Stage::Working(working))
+            }
+            other => Err(other.out_of_order(step)),
+        }
+    }
+
+    /// Ends the work on partitions: all of it is on the disk then, and the disk is claimed again.
+    pub fn close_partitions(self) -> Result<Stage> {
+        let Working {
+            shared,
+            head,
+            proof,
+        } = match self {
+            Stage::Working(working) => *working,
+            other => return Err(other.out_of_order("closePartitions")),
+        };
+        Ok(Stage::Written(Box::new(Written {
+            disk: shared.claim()?,
+            head,
+            proof,
+            sums: Vec::new(),
+        })))
     }
 
     /// Makes the disk bootable.

@@ -103,6 +103,8 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::ClearDisk { .. }
         | Step::WriteBody { .. }
         | Step::ReadBack
+        | Step::OpenPartitions
+        | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
         | Step::BootEntry { .. } => Ok(Progress {
@@ -192,6 +194,8 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
+        Step::OpenPartitions => stage.open_partitions(),
+        Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {
             let stage = stage.commit(record.as_ref())?;
             if let Stage::Complete(disk, _) = &stage {
