@@ -2,7 +2,7 @@
 
 use super::refusal::{Refusal, summary};
 use super::step::{Esp, Handoff, Step, Target};
-use super::{Plan, clear, target};
+use super::{Plan, clear, target, tree_root};
 use crate::config::request::{DiskInstall, Request, Then};
 use crate::config::wire::{BootPolicy, Overwrite, RecordPolicy};
 use crate::host::{Disk, Facts, Firmware, RecordFound, RecordIdentity};
@@ -41,31 +41,14 @@ pub fn install(
         time: facts.now,
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
-    let read_back = install.image.verify_disk.then_some(Step::ReadBack);
-    let mut steps = vec![
-        Step::LockDisk {
-            target: target.clone(),
-        },
-        Step::OpenImage {
-            locations: install
-                .image
-                .locations
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
-            digest: install.image.digest.clone(),
-            content_digest: install.image.content_digest.clone(),
-            record: install.record,
-        },
-        Step::WriteMark { record },
-        Step::ClearDisk {
-            spans: clear::spans(disk),
-        },
-        Step::WriteBody {
-            remember: install.image.verify_disk,
-        },
-    ];
-    steps.extend(read_back);
+    let mut steps = vec![Step::LockDisk {
+        target: target.clone(),
+    }];
+    if tree_root::is_wanted(install) {
+        steps.extend(tree_root::steps(install, facts, (disk, &target), record)?);
+    } else {
+        steps.extend(body(install, disk, record));
+    }
     steps.extend([
         Step::CommitHead {
             record: keep_record,
@@ -90,6 +73,28 @@ pub fn install(
         steps,
         notes: vec![],
     })
+}
+
+/// The steps between the lock and the commit of a disk that takes an image as it is.
+fn body(install: &DiskInstall, disk: &Disk, record: RecordIdentity) -> Vec<Step> {
+    let image = &install.image;
+    let mut steps = vec![
+        Step::OpenImage {
+            locations: image.locations.iter().map(ToString::to_string).collect(),
+            digest: image.digest.clone(),
+            content_digest: image.content_digest.clone(),
+            record: install.record,
+        },
+        Step::WriteMark { record },
+        Step::ClearDisk {
+            spans: clear::spans(disk),
+        },
+        Step::WriteBody {
+            remember: image.verify_disk,
+        },
+    ];
+    steps.extend(image.verify_disk.then_some(Step::ReadBack));
+    steps
 }
 
 /// The steps that boot what is installed on `disk`: no block device is written.
@@ -196,6 +201,17 @@ pub fn esp_in(
         partuuid: p.partuuid.clone(),
         sector,
     })
+}
+
+/// The loader that firmware looks for on a disk without entries (UEFI specification, section 3.5.1.1), for
+/// an architecture as `uname -m` names it.
+pub fn default_loader(arch: &str) -> Option<&'static str> {
+    match arch {
+        "x86_64" => Some("\\EFI\\BOOT\\BOOTX64.EFI"),
+        "aarch64" => Some("\\EFI\\BOOT\\BOOTAA64.EFI"),
+        "riscv64" => Some("\\EFI\\BOOT\\BOOTRISCV64.EFI"),
+        _ => None,
+    }
 }
 
 fn may_overwrite(overwrite: Overwrite, disk: &Disk, identity: &str) -> Result<(), Refusal> {

@@ -388,12 +388,12 @@ fn identify(head: &[u8], kind: ImageKind, arch: &str) -> Result<RootImage, Refus
 
 /// A tar archive begins with a header that says so (POSIX.1-2017, pax, "ustar Interchange Format"; GNU's
 /// differs in the two bytes after it).
-fn is_tar(head: &[u8]) -> bool {
+pub(super) fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
 
 /// Type GUIDs of root partitions (UAPI.2 Discoverable Partitions Specification).
-fn root_guid(arch: &str) -> Option<&'static str> {
+pub(super) fn root_guid(arch: &str) -> Option<&'static str> {
     Some(match arch {
         "x86_64" => "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
         "aarch64" => "b921b045-1df0-41c3-af44-4c6f280d3fae",

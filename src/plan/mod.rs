@@ -13,6 +13,8 @@ pub mod preserve;
 pub mod refusal;
 pub mod step;
 pub mod target;
+pub mod tree_layout;
+pub mod tree_root;
 
 use serde::Serialize;
 
@@ -45,9 +47,12 @@ impl Plan {
 
     /// Whether the image is opened.
     pub fn needs_image(&self) -> bool {
-        self.steps
-            .iter()
-            .any(|s| matches!(s, Step::OpenImage { .. } | Step::OpenRoot { .. }))
+        self.steps.iter().any(|s| {
+            matches!(
+                s,
+                Step::OpenImage { .. } | Step::OpenRoot { .. } | Step::OpenTree { .. }
+            )
+        })
     }
 
     /// The plan for people, one line a step.

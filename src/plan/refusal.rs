@@ -114,6 +114,18 @@ pub enum Refusal {
         /// What is wrong with it.
         trouble: Trouble,
     },
+    /// The image is no tree that can become the root of a disk.
+    NotATree {
+        /// Why.
+        why: String,
+    },
+    /// A disk with this tree could not be made to boot on this machine.
+    CannotBoot {
+        /// Why.
+        why: String,
+        /// What to do.
+        next: &'static str,
+    },
     /// The image is no disk image that this version can make bootable.
     NotADiskImage {
         /// Why.
@@ -169,6 +181,8 @@ impl Refusal {
             | Refusal::NotInAnInitrd
             | Refusal::NotARoot { .. }
             | Refusal::NoRoom { .. }
+            | Refusal::NotATree { .. }
+            | Refusal::CannotBoot { .. }
             | Refusal::NotADiskImage { .. } => false,
         }
     }
@@ -203,7 +217,8 @@ impl Refusal {
             }
             Refusal::NoRoom { more, .. } => (*more).to_owned(),
             Refusal::Preserve { trouble, .. } => trouble.next().to_owned(),
-            Refusal::NotARoot { .. } | Refusal::NotADiskImage { .. } => {
+            Refusal::CannotBoot { next, .. } => (*next).to_owned(),
+            Refusal::NotARoot { .. } | Refusal::NotATree { .. } | Refusal::NotADiskImage { .. } => {
                 "check what the image's URL serves".to_owned()
             }
         }
@@ -292,6 +307,12 @@ impl fmt::Display for Refusal {
                 "{} cannot be preserved: source {source}: {trouble}",
                 target.display()
             ),
+            Refusal::NotATree { why } => {
+                write!(f, "the image cannot become the root of a disk: {why}")
+            }
+            Refusal::CannotBoot { why, .. } => {
+                write!(f, "a disk with this tree would not boot: {why}")
+            }
             Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
         }
     }
@@ -303,7 +324,9 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let class = match refusal {
             // What arrived is not what was declared: a wrong image, not a wrong disk.
-            Refusal::NotADiskImage { .. } | Refusal::NotARoot { .. } => Class::Integrity,
+            Refusal::NotADiskImage { .. } | Refusal::NotATree { .. } | Refusal::NotARoot { .. } => {
+                Class::Integrity
+            }
             Refusal::NoRoom { .. } => Class::Space,
             Refusal::NotInAnInitrd => Class::Usage,
             Refusal::Preserve { .. } => Class::Preserve,

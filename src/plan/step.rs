@@ -7,6 +7,8 @@ use serde::Serialize;
 
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice};
+use super::tree_layout::NewTable;
+use super::tree_root::{BootWish, NewFileSystem};
 use crate::config::request::Verity;
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
 use crate::error::printable;
@@ -99,6 +101,47 @@ pub enum Step {
     },
     /// Read the body back from the disk and compare.
     ReadBack,
+    /// Open the image of a tree, read its head, and find out what it is and whether it fits. Nothing has been
+    /// written yet.
+    OpenTree {
+        /// Where it is, without secrets.
+        locations: Vec<String>,
+        /// Digest of the download.
+        digest: Option<Digest>,
+        /// Digest of the content.
+        content_digest: Option<Digest>,
+        /// The table that the disk will have.
+        table: NewTable,
+    },
+    /// Make the kernel know the partitions of a fresh table, which stays in memory.
+    MakePartitions {
+        /// The table.
+        table: NewTable,
+    },
+    /// Make their file systems.
+    MakeFileSystems {
+        /// Which.
+        filesystems: Vec<NewFileSystem>,
+    },
+    /// Unpack the tree into its partition, and check every proof.
+    UnpackTree {
+        /// Number of the partition.
+        partition: u32,
+    },
+    /// Make the tree this disk's: /etc/fstab and /etc/machine-id.
+    SettleTree {
+        /// Number of the partition.
+        partition: u32,
+        /// PARTUUID of the root.
+        root: String,
+        /// PARTUUID of the EFI system partition.
+        esp: String,
+    },
+    /// Put what starts the tree's kernel onto the disk.
+    InstallBootloader {
+        /// What, and with which words.
+        wish: BootWish,
+    },
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
     OpenPartitions,
     /// End that; all work on them is on the disk.
@@ -239,6 +282,12 @@ impl Step {
             Step::ClearDisk { .. } => "clearDisk",
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
+            Step::OpenTree { .. } => "openTree",
+            Step::MakePartitions { .. } => "makePartitions",
+            Step::MakeFileSystems { .. } => "makeFileSystems",
+            Step::UnpackTree { .. } => "unpackTree",
+            Step::SettleTree { .. } => "settleTree",
+            Step::InstallBootloader { .. } => "installBootloader",
             Step::OpenPartitions => "openPartitions",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
@@ -262,12 +311,18 @@ impl Step {
             Step::WriteMark { .. }
             | Step::ClearDisk { .. }
             | Step::WriteBody { .. }
+            | Step::MakeFileSystems { .. }
+            | Step::UnpackTree { .. }
+            | Step::SettleTree { .. }
+            | Step::InstallBootloader { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
             Step::LockDisk { .. }
             | Step::OpenImage { .. }
             | Step::ReadBack
+            | Step::OpenTree { .. }
+            | Step::MakePartitions { .. }
             | Step::OpenPartitions
             | Step::ClosePartitions
             | Step::RereadPartitions
@@ -295,6 +350,12 @@ impl Step {
             | Step::ClearDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
+            | Step::OpenTree { .. }
+            | Step::MakePartitions { .. }
+            | Step::MakeFileSystems { .. }
+            | Step::UnpackTree { .. }
+            | Step::SettleTree { .. }
+            | Step::InstallBootloader { .. }
             | Step::OpenPartitions
             | Step::ClosePartitions
             | Step::CommitHead { .. }
@@ -323,6 +384,12 @@ impl fmt::Display for Step {
                 digest,
                 content_digest,
                 ..
+            }
+            | Step::OpenTree {
+                locations,
+                digest,
+                content_digest,
+                ..
             } => {
                 write!(f, "open image {}", locations.join(", then "))?;
                 match (digest, content_digest) {
@@ -347,6 +414,24 @@ impl fmt::Display for Step {
                 f.write_str("ERASE the disk with the image, its first MiB held back")
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
+            Step::MakePartitions { table } => {
+                f.write_str("partitions of a new table, in memory only:")?;
+                for (i, p) in table.partitions.iter().enumerate() {
+                    let comma = if i == 0 { "" } else { "," };
+                    write!(f, "{comma} {} {} ({})", p.number, p.label, p.size.short())?;
+                }
+                Ok(())
+            }
+            Step::MakeFileSystems { filesystems } => {
+                let all: Vec<String> = filesystems.iter().map(ToString::to_string).collect();
+                write!(f, "ERASE: make {}", all.join(", "))
+            }
+            Step::UnpackTree { partition } => write!(
+                f,
+                "unpack the tree into partition {partition} and check every proof"
+            ),
+            Step::SettleTree { .. } => f.write_str("write /etc/fstab and empty /etc/machine-id"),
+            Step::InstallBootloader { wish } => write!(f, "{wish}"),
             Step::OpenPartitions => f.write_str("open the partitions that were written"),
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(

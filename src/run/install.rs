@@ -8,11 +8,13 @@ use super::partitions::{Place, Shared};
 use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::TargetDisk;
+use super::tree_disk::{OpenedTree, PartitionedTree};
 use crate::config::wire::RecordPolicy;
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::plan::layout::{self, Layout, Length};
 use crate::plan::step::{Span, Target};
+use crate::plan::tree_layout::NewTable;
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
 use crate::units::{Bytes, MIB};
@@ -26,6 +28,10 @@ pub enum Stage {
     Locked(TargetDisk),
     /// The image's head is here and fits; from here on bytes may change.
     Opened(Box<Opened>),
+    /// The same of a tree, and its table is made.
+    OpenedTree(Box<OpenedTree>),
+    /// The kernel knows the partitions of that table, which is in memory only.
+    PartitionedTree(Box<PartitionedTree>),
     /// The body is on the disk and every proof was good.
     Written(Box<Written>),
     /// The same, and its partitions, which no table on the disk names yet, can be mounted.
@@ -78,6 +84,8 @@ impl Stage {
             Stage::Idle => "idle",
             Stage::Locked(_) => "locked",
             Stage::Opened(_) => "opened",
+            Stage::OpenedTree(_) => "openedTree",
+            Stage::PartitionedTree(_) => "partitionedTree",
             Stage::Written(_) => "written",
             Stage::Working(_) => "working",
             Stage::Complete(..) => "complete",
@@ -136,12 +144,67 @@ impl Stage {
         })))
     }
 
+    /// Opens the image of a tree and fits it to the disk.
+    pub fn open_tree(
+        self,
+        source: &Source<'_>,
+        table: &NewTable,
+        budget: Budget,
+        reporter: &Reporter,
+    ) -> Result<Stage> {
+        match self {
+            Stage::Locked(disk) => OpenedTree::open(disk, source, table, budget, reporter)
+                .map(|opened| Stage::OpenedTree(Box::new(opened))),
+            other => Err(other.out_of_order("openTree")),
+        }
+    }
+
+    /// Makes the kernel know the partitions of a tree's table.
+    pub fn make_partitions(self, table: &NewTable) -> Result<Stage> {
+        match self {
+            Stage::OpenedTree(opened) => opened
+                .make_partitions(table)
+                .map(|made| Stage::PartitionedTree(Box::new(made))),
+            other => Err(other.out_of_order("makePartitions")),
+        }
+    }
+
+    /// Makes their file systems.
+    pub fn make_filesystems(self, make: impl FnOnce(&Shared) -> Result<()>) -> Result<Stage> {
+        match self {
+            Stage::PartitionedTree(tree) => {
+                make(tree.shared())?;
+                Ok(Stage::PartitionedTree(tree))
+            }
+            other => Err(other.out_of_order("makeFileSystems")),
+        }
+    }
+
+    /// Unpacks a tree into its partition. The verdict is the price of the next state.
+    pub fn unpack_tree(self, partition: u32, reporter: &Reporter) -> Result<Stage> {
+        match self {
+            Stage::PartitionedTree(tree) => {
+                let (shared, head, proof) = tree.unpack(partition, reporter)?;
+                Ok(Stage::Working(Box::new(Working {
+                    shared,
+                    head,
+                    proof,
+                })))
+            }
+            other => Err(other.out_of_order("unpackTree")),
+        }
+    }
+
     /// Writes the mark.
     pub fn mark(self, identity: &RecordIdentity) -> Result<Stage> {
         match self {
             Stage::Opened(opened) => {
                 head::write_mark(&opened.disk, identity)?;
                 Ok(Stage::Opened(opened))
+            }
+            Stage::OpenedTree(opened) => {
+                head::write_mark(opened.disk(), identity)?;
+                Ok(Stage::OpenedTree(opened))
             }
             other => Err(other.out_of_order("writeMark")),
         }
@@ -153,6 +216,10 @@ impl Stage {
             Stage::Opened(opened) => {
                 head::clear(&opened.disk, spans)?;
                 Ok(Stage::Opened(opened))
+            }
+            Stage::OpenedTree(opened) => {
+                head::clear(opened.disk(), spans)?;
+                Ok(Stage::OpenedTree(opened))
             }
             other => Err(other.out_of_order("clearDisk")),
         }

@@ -14,6 +14,7 @@ pub mod progress;
 pub mod reread;
 pub mod source_disk;
 pub mod target_disk;
+pub mod tree_disk;
 pub mod zeros;
 
 use std::path::Path;
@@ -103,6 +104,12 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::ClearDisk { .. }
         | Step::WriteBody { .. }
         | Step::ReadBack
+        | Step::OpenTree { .. }
+        | Step::MakePartitions { .. }
+        | Step::MakeFileSystems { .. }
+        | Step::UnpackTree { .. }
+        | Step::SettleTree { .. }
+        | Step::InstallBootloader { .. }
         | Step::OpenPartitions
         | Step::ClosePartitions
         | Step::CommitHead { .. }
@@ -194,6 +201,27 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
+        Step::OpenTree { table, .. } => stage.open_tree(
+            &source(machine)?,
+            table,
+            Budget::new(machine.retry_for),
+            machine.reporter,
+        ),
+        Step::MakePartitions { table } => stage.make_partitions(table),
+        Step::MakeFileSystems { filesystems } => stage.make_filesystems(|shared| {
+            tree_disk::make_filesystems(shared, filesystems, machine.reporter)
+        }),
+        Step::UnpackTree { partition } => stage.unpack_tree(*partition, machine.reporter),
+        Step::SettleTree {
+            partition,
+            root,
+            esp,
+        } => stage.work(step.name(), |working| {
+            tree_disk::settle(working.shared(), *partition, (root, esp), machine.reporter)
+        }),
+        Step::InstallBootloader { wish } => stage.work(step.name(), |working| {
+            tree_disk::install_bootloader(working.shared(), wish, machine.reporter)
+        }),
         Step::OpenPartitions => stage.open_partitions(),
         Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {

@@ -4,6 +4,7 @@
 mod image;
 mod memory;
 pub mod preserve;
+mod tree;
 mod unsupported;
 
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::time::Duration;
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
+pub use tree::TreeDisk;
 
 use super::parse::Problem;
 use super::wire;
@@ -95,6 +97,8 @@ pub struct DiskInstall {
     pub record: wire::RecordPolicy,
     /// Boot entries.
     pub efi: wire::Efi,
+    /// How a tree becomes bootable.
+    pub tree: TreeDisk,
 }
 
 /// Who is told.
@@ -273,9 +277,7 @@ fn disk_install(
         wire::Overwrite::IfBlank
     };
     let image = image::read(config.image.as_ref()?, problems)?;
-    if image.kind == wire::ImageKind::Tree {
-        problems.unsupported("image.kind", true);
-    }
+    let tree = tree::read(&image, disk, problems);
     Some(DiskInstall {
         image,
         select: disk.select.clone(),
@@ -283,5 +285,6 @@ fn disk_install(
         overwrite: disk.overwrite.unwrap_or(default),
         record: disk.record,
         efi: disk.efi,
+        tree,
     })
 }

@@ -9,7 +9,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         kind: _,
         metadata: _,
         boot_policy: _,
-        image: _,
+        image,
         disk,
         memory: _,
         preserve,
@@ -36,7 +36,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             record: _,
             partitions,
             table,
-            bootloader,
+            bootloader: _,
             efi: _,
             kernel_arguments,
             files,
@@ -46,10 +46,12 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         problems.unsupported("disk.grow", grow.is_some());
         problems.unsupported("disk.partitions", !partitions.is_empty());
         problems.unsupported("disk.table", table.is_some());
-        problems.unsupported("disk.bootloader", *bootloader != wire::Bootloader::Auto);
+        let tree = image
+            .as_ref()
+            .is_some_and(|image| image.kind == wire::ImageKind::Tree);
         problems.unsupported(
             "disk.kernelArguments",
-            *kernel_arguments != wire::KernelArguments::default(),
+            !tree && *kernel_arguments != wire::KernelArguments::default(),
         );
         problems.unsupported("disk.files", !files.is_empty());
     }
