@@ -1,7 +1,7 @@
 //! The steps that put an image on a disk, and those that boot what is on it already.
 
 use super::refusal::{Refusal, summary};
-use super::step::{Esp, Handoff, Step, Target};
+use super::step::{Changes, Esp, Handoff, Step, Target};
 use super::{Plan, clear, target};
 use crate::config::request::{DiskInstall, Request, Then};
 use crate::config::wire::{BootPolicy, Overwrite, RecordPolicy};
@@ -66,6 +66,15 @@ pub fn install(
         },
     ];
     steps.extend(read_back);
+    if !install.changes.is_empty() {
+        steps.extend([
+            Step::OpenPartitions,
+            Step::ChangeSystem {
+                changes: Changes::of(&install.changes),
+            },
+            Step::ClosePartitions,
+        ]);
+    }
     steps.extend([
         Step::CommitHead {
             record: keep_record,

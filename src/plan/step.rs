@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice};
-use crate::config::request::Verity;
+use crate::config::request::{SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
 use crate::error::printable;
 use crate::host::{DevNum, RecordIdentity};
@@ -57,6 +57,52 @@ pub struct Span {
     pub length: Bytes,
 }
 
+/// What is changed in an installed system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Changes {
+    /// Kernel arguments that are added.
+    pub append: Vec<String>,
+    /// Kernel arguments that are taken away.
+    pub remove: Vec<String>,
+    /// Files that are written.
+    pub files: Vec<PathBuf>,
+    /// Whether an Ignition config is put in place.
+    pub ignition: bool,
+}
+
+impl Changes {
+    /// The changes, without what may be secret in them.
+    pub fn of(changes: &SystemChanges) -> Changes {
+        Changes {
+            append: changes.arguments.appended().to_vec(),
+            remove: changes.arguments.removed().to_vec(),
+            files: changes.files.iter().map(|f| f.path.clone()).collect(),
+            ignition: changes.ignition.is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        let arguments = |words: &[String]| printable(&words.join(" "));
+        if !self.append.is_empty() {
+            parts.push(format!("add kernel arguments {}", arguments(&self.append)));
+        }
+        if !self.remove.is_empty() {
+            parts.push(format!("take away {}", arguments(&self.remove)));
+        }
+        for path in &self.files {
+            parts.push(format!("write {}", printable(&path.display().to_string())));
+        }
+        if self.ignition {
+            parts.push("put the Ignition config in place".to_owned());
+        }
+        write!(f, "change the installed system: {}", parts.join(", "))
+    }
+}
+
 /// One step.
 #[derive(Clone, Debug, Serialize)]
 #[serde(
@@ -101,6 +147,11 @@ pub enum Step {
     ReadBack,
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
     OpenPartitions,
+    /// Change the installed system before it starts for the first time.
+    ChangeSystem {
+        /// What, without contents, which may be secrets.
+        changes: Changes,
+    },
     /// End that; all work on them is on the disk.
     ClosePartitions,
     /// The verdict; then backup table, primary table with the record, and LBA 0 at the very end.
@@ -240,6 +291,7 @@ impl Step {
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
             Step::OpenPartitions => "openPartitions",
+            Step::ChangeSystem { .. } => "changeSystem",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -262,6 +314,7 @@ impl Step {
             Step::WriteMark { .. }
             | Step::ClearDisk { .. }
             | Step::WriteBody { .. }
+            | Step::ChangeSystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -296,6 +349,7 @@ impl Step {
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::OpenPartitions
+            | Step::ChangeSystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::OpenRoot { .. }
@@ -348,6 +402,7 @@ impl fmt::Display for Step {
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
             Step::OpenPartitions => f.write_str("open the partitions that were written"),
+            Step::ChangeSystem { changes } => write!(f, "{changes}"),
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,

@@ -7,6 +7,7 @@ pub mod flow;
 pub mod head;
 pub mod image_source;
 pub mod install;
+pub mod installed;
 pub mod memory;
 pub mod partitions;
 pub mod preserve;
@@ -19,7 +20,7 @@ pub mod zeros;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::config::request::Image;
+use crate::config::request::{Image, SystemChanges};
 use crate::error::{Class, Failure, Result, describe};
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
@@ -36,6 +37,10 @@ pub struct Machine<'a> {
     pub fetcher: &'a Fetcher,
     /// The image with its secrets, which are in no plan.
     pub image: Option<&'a Image>,
+    /// What is changed in the installed system. Contents may be secrets, and so they are in no plan.
+    pub changes: &'a SystemChanges,
+    /// The Ignition config for it.
+    pub ignition: Option<&'a [u8]>,
     /// How long network errors are retried without progress.
     pub retry_for: Duration,
     /// Keys of the initrd, for signatures whose key the config does not give.
@@ -104,6 +109,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::WriteBody { .. }
         | Step::ReadBack
         | Step::OpenPartitions
+        | Step::ChangeSystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
@@ -195,6 +201,16 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
         Step::OpenPartitions => stage.open_partitions(),
+        Step::ChangeSystem { .. } => stage.work(step.name(), |working| {
+            let system = installed::Installed::mount(
+                working.shared(),
+                &working.layout().table,
+                machine.arch,
+                machine.reporter,
+            )?;
+            system.change(machine.changes, machine.ignition, machine.reporter)?;
+            system.unmount()
+        }),
         Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {
             let stage = stage.commit(record.as_ref())?;

@@ -4,6 +4,7 @@
 mod image;
 mod memory;
 pub mod preserve;
+pub mod system;
 mod unsupported;
 
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::time::Duration;
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
+pub use system::{SystemChanges, SystemFile};
 
 use super::parse::Problem;
 use super::wire;
@@ -56,9 +58,9 @@ pub enum Goal {
     /// Touch nothing: only under [`wire::BootPolicy::None`].
     Nothing,
     /// Install on a disk.
-    Disk(DiskInstall),
+    Disk(Box<DiskInstall>),
     /// Run from memory.
-    Memory(MemorySession),
+    Memory(Box<MemorySession>),
 }
 
 impl Request {
@@ -95,6 +97,8 @@ pub struct DiskInstall {
     pub record: wire::RecordPolicy,
     /// Boot entries.
     pub efi: wire::Efi,
+    /// What is changed in the installed system.
+    pub changes: SystemChanges,
 }
 
 /// Who is told.
@@ -167,10 +171,11 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
             problems.add("", "one of `disk` and `memory` is needed");
             None
         }
-        (false, Some(disk), None) => disk_install(config, disk, &mut problems).map(Goal::Disk),
-        (false, None, Some(memory)) => {
-            memory::read(config, memory, &mut problems).map(Goal::Memory)
+        (false, Some(disk), None) => {
+            disk_install(config, disk, &mut problems).map(|install| Goal::Disk(Box::new(install)))
         }
+        (false, None, Some(memory)) => memory::read(config, memory, &mut problems)
+            .map(|session| Goal::Memory(Box::new(session))),
     };
     for (i, pem) in config.ca.iter().enumerate() {
         if !pem.contains("-----BEGIN CERTIFICATE-----") {
@@ -283,5 +288,6 @@ fn disk_install(
         overwrite: disk.overwrite.unwrap_or(default),
         record: disk.record,
         efi: disk.efi,
+        changes: system::read(config, disk, problems),
     })
 }
