@@ -229,8 +229,41 @@ pub enum Step {
         /// The init that is demanded; `None`: the usual ones.
         init: Option<String>,
     },
+    /// Start the installed system from here, without the firmware. It is the end where that works.
+    StartInstalled {
+        /// The disk.
+        target: Target,
+        /// How.
+        start: Start,
+        /// Where its root is mounted for that.
+        place: PathBuf,
+        /// Its init; `None` for the usual places.
+        init: Option<String>,
+        /// Who switches to it.
+        switch: Switch,
+    },
     /// What happens at the end.
     Handoff(Handoff),
+}
+
+/// How an installed system is started without the firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Start {
+    /// In this kernel; by its own kernel where it has no modules for this one.
+    Root,
+    /// By its own kernel.
+    Kexec,
+}
+
+/// Who switches to a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Switch {
+    /// Our own PID 1.
+    Ours,
+    /// The PID 1 of the initrd that we are a helper in.
+    Initrds,
 }
 
 /// An EFI system partition, as a boot entry names it.
@@ -266,6 +299,8 @@ pub enum Handoff {
         /// Where.
         root: PathBuf,
     },
+    /// Start the kernel that was loaded.
+    Kexec,
     /// Stay.
     Park {
         /// Why, for the console.
@@ -304,6 +339,7 @@ impl Step {
             Step::Scratch { .. } => "scratch",
             Step::ZramSwap { .. } => "zramSwap",
             Step::CheckRoot { .. } => "checkRoot",
+            Step::StartInstalled { .. } => "startInstalled",
             Step::Handoff(_) => "handoff",
         }
     }
@@ -331,6 +367,7 @@ impl Step {
             | Step::Scratch { .. }
             | Step::ZramSwap { .. }
             | Step::CheckRoot { .. }
+            | Step::StartInstalled { .. }
             | Step::Handoff(_) => false,
         }
     }
@@ -338,7 +375,7 @@ impl Step {
     /// Whether its failure only warns: the system is complete by then (a finished install is never undone).
     pub const fn may_fail(&self) -> bool {
         match self {
-            Step::RereadPartitions | Step::ZramSwap { .. } => true,
+            Step::RereadPartitions | Step::ZramSwap { .. } | Step::StartInstalled { .. } => true,
             Step::BootEntry { required, .. } => !*required,
             Step::OpenSource { source } => !source.required,
             Step::Preserve { binding } => !binding.required,
@@ -457,6 +494,17 @@ impl fmt::Display for Step {
                     .map(|i| format!(" with {}", printable(i)))
                     .unwrap_or_default()
             ),
+            Step::StartInstalled { target, start, .. } => write!(
+                f,
+                "start the system on {} {}",
+                target.path.display(),
+                match start {
+                    Start::Root =>
+                        "in this kernel, or by its own where it has no modules for this one",
+                    Start::Kexec => "by its own kernel",
+                }
+            ),
+            Step::Handoff(Handoff::Kexec) => f.write_str("start the kernel that was loaded"),
             Step::Handoff(Handoff::Reboot) => f.write_str("reboot"),
             Step::Handoff(Handoff::PowerOff) => f.write_str("power off"),
             Step::Handoff(Handoff::Sysroot { root }) => {

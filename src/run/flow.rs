@@ -143,6 +143,7 @@ pub fn word_of(handoff: &Handoff) -> &'static str {
     match handoff {
         Handoff::Reboot => "reboot",
         Handoff::PowerOff => "powerOff",
+        Handoff::Kexec => "kexec",
         Handoff::Park { .. } => "park",
         Handoff::SwitchRoot { .. } => "switchRoot",
         Handoff::Sysroot { .. } => "sysroot",

@@ -14,6 +14,7 @@ pub mod preserve;
 pub mod progress;
 pub mod reread;
 pub mod source_disk;
+pub mod start;
 pub mod target_disk;
 pub mod zeros;
 
@@ -81,11 +82,15 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             step: name,
             text: step.to_string(),
         });
+        let started = started(step, &mut progress, machine).map_err(|f| f.in_step(name))?;
         progress = carry_out(step, progress, machine).map_err(|f| f.in_step(name))?;
         machine.reporter.emit(Event::StepDone {
             step: name,
             milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
+        if let Some(handoff) = started {
+            return Ok(handoff);
+        }
         if let Step::Handoff(handoff) = step {
             return Ok(handoff.clone());
         }
@@ -128,6 +133,8 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
             disk,
             session: in_memory(step, session, machine)?,
         }),
+        // Answered where the steps are counted.
+        Step::StartInstalled { .. } => Ok(Progress { disk, session }),
         // The disk is closed and unlocked before the machine goes down.
         Step::Handoff(_) => Ok(Progress {
             disk: Stage::Idle,
@@ -137,6 +144,32 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
                 name: machine.name,
             })?,
         }),
+    }
+}
+
+/// Starts the installed system, where this step does; `None` where the run goes on.
+fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Result<Option<Handoff>> {
+    let Step::StartInstalled {
+        target,
+        start,
+        place,
+        init,
+        switch,
+    } = step
+    else {
+        return Ok(None);
+    };
+    // The disk is closed and unlocked before its system is mounted.
+    progress.disk = Stage::Idle;
+    let system = start::System {
+        target,
+        place,
+        init: init.as_deref(),
+        switch: *switch,
+    };
+    match start::start(&system, *start, machine) {
+        Ok(handoff) => Ok(Some(handoff)),
+        Err(failure) => tolerate(Err(failure), step, machine.reporter).map(|()| None),
     }
 }
 
@@ -203,9 +236,10 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::OpenPartitions => stage.open_partitions(),
         Step::ChangeSystem { .. } => stage.work(step.name(), |working| {
             let system = installed::Installed::mount(
-                working.shared(),
+                working.shared().nodes(),
                 &working.layout().table,
                 machine.arch,
+                installed::Access::Change,
                 machine.reporter,
             )?;
             system.change(machine.changes, machine.ignition, machine.reporter)?;

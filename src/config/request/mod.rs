@@ -119,6 +119,8 @@ pub enum Then {
     Reboot,
     /// Power off.
     PowerOff,
+    /// Start the installed system's own kernel from here.
+    Kexec,
     /// Stay.
     Park,
 }
@@ -245,7 +247,8 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
 fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
     let memory = config.memory.is_some();
     match (config.then, memory) {
-        (None | Some(wire::Then::Boot), true) => Then::Boot,
+        (None | Some(wire::Then::Boot), true) | (Some(wire::Then::Boot), false) => Then::Boot,
+        (Some(wire::Then::Kexec), false) => Then::Kexec,
         (None | Some(wire::Then::Reboot), false) => Then::Reboot,
         (Some(wire::Then::PowerOff), false) => Then::PowerOff,
         (Some(wire::Then::Park), false) => Then::Park,
@@ -255,13 +258,6 @@ fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
                 "only Boot with `memory`: nothing else is left of it",
             );
             Then::Boot
-        }
-        (Some(wire::Then::Boot | wire::Then::Kexec), false) => {
-            problems.add(
-                "then",
-                "not supported in this version for `disk`: use Reboot, PowerOff or Park",
-            );
-            Then::Park
         }
     }
 }

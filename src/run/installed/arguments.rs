@@ -10,7 +10,7 @@ use super::replace::{Like, replace};
 use super::{Installed, LIMIT};
 use crate::error::{Class, Failure, Result};
 use crate::image::boot::arguments::Edit;
-use crate::image::boot::{bls, extlinux, grub};
+use crate::image::boot::{bls, extlinux, grub, uki};
 use crate::report::Reporter;
 use crate::sys::beneath::{Root, Walk};
 
@@ -29,7 +29,7 @@ const EXTLINUX: [&str; 4] = [
 ];
 
 /// What reads a file.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
     /// systemd-boot, or GRUB with blscfg.
     Bls,
@@ -70,11 +70,7 @@ pub fn change(system: &Installed, edit: &Edit, reporter: &Reporter) -> Result<()
                 changed.push(found.path.display().to_string());
             }
         }
-        unified.extend(
-            PLACES
-                .iter()
-                .flat_map(|place| names(root, &Path::new(place).join("EFI/Linux"), ".efi")),
-        );
+        unified.extend(unified_images(root));
     }
     if changed.is_empty() {
         let found = match unified.first() {
@@ -105,6 +101,30 @@ pub fn change(system: &Installed, edit: &Edit, reporter: &Reporter) -> Result<()
         ));
     }
     Ok(())
+}
+
+/// Unified kernel images, those of boot menus before the one that firmware starts by itself.
+pub fn unified_images(root: &Root) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for directory in ["EFI/Linux", "EFI/BOOT"] {
+        for place in PLACES {
+            let mut here = names(root, &Path::new(place).join(directory), "");
+            here.retain(|p| is_unified(root, p));
+            // Names hold versions: the newest first.
+            here.reverse();
+            found.extend(here);
+        }
+    }
+    found
+}
+
+/// Whether it carries a kernel: boot loaders are PE files with the same names.
+fn is_unified(root: &Root, path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|e| e.eq_ignore_ascii_case("efi"))
+        && root.file(path, Walk::InRoot).is_ok_and(|file| {
+            uki::sections(&mut &file).is_ok_and(|all| all.iter().any(|s| s.name == ".linux"))
+        })
 }
 
 /// What the next kernel's entry is made from.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::replace::{Like, replace};
-use super::{APART, Installed, make_place};
+use super::{APART, FLAGS, Installed, make_place};
 use crate::error::{Class, Failure, Result};
 use crate::report::Reporter;
 use crate::sys::beneath::{Root, Walk};
@@ -26,7 +26,7 @@ pub fn place(system: &Installed, config: &[u8], reporter: &Reporter) -> Result<(
     if let Some(oem) = named("OEM") {
         let place = Path::new(APART).join("oem");
         make_place(&place)?;
-        let guard = oem.attach(&place, "")?;
+        let guard = oem.attach(&place, FLAGS, "")?;
         let written = Root::open(&place)
             .map_err(Failure::from)
             .and_then(|root| replace(&root, Path::new("/config.ign"), config, SECRET));

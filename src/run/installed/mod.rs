@@ -2,6 +2,7 @@
 //! Everything is found among the partitions of the target's own table, and nowhere else.
 
 pub mod arguments;
+pub mod entry;
 pub mod files;
 pub mod fstab;
 pub mod ignition;
@@ -15,7 +16,7 @@ use crate::config::request::SystemChanges;
 use crate::error::{Class, Context as _, Failure, Result, chain};
 use crate::host::tables::Table;
 use crate::report::Reporter;
-use crate::run::partitions::Shared;
+use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::mount::{Flags, Guard};
 use volumes::Volume;
@@ -34,6 +35,15 @@ const FLAGS: Flags = Flags::MS_NOSUID
 /// A larger file is no configuration.
 const LIMIT: u64 = 4 << 20;
 
+/// What the system is mounted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To change it.
+    Change,
+    /// To read from it.
+    Look,
+}
+
 /// A mounted system.
 #[derive(Debug)]
 pub struct Installed {
@@ -49,22 +59,27 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Mounts the system on `shared`, whose partitions are those of `table`.
+    /// Mounts the system on `nodes`, which are the partitions of `table`.
     ///
     /// # Errors
     /// Class media where no partition, or more than one, holds a root.
     pub fn mount(
-        shared: &Shared,
+        nodes: &[Node],
         table: &Table,
         arch: &str,
+        access: Access,
         reporter: &Reporter,
     ) -> Result<Installed> {
-        let volumes = volumes::of(shared, table)?;
+        let flags = match access {
+            Access::Change => FLAGS,
+            Access::Look => FLAGS | Flags::MS_RDONLY,
+        };
+        let volumes = volumes::of(nodes, table)?;
         let place = Path::new(PLACE);
         make_place(place)?;
         let mut mounted = Vec::new();
         let mut mounts = Vec::new();
-        let root = match volumes::find_root(&volumes, arch, place)? {
+        let root = match volumes::find_root(&volumes, arch, place, flags)? {
             Ok((number, guard)) => {
                 reporter.info(format!("the installed system is on partition {number}"));
                 mounted.push(number);
@@ -87,7 +102,10 @@ impl Installed {
             if mounted.contains(&volume.number) {
                 continue;
             }
-            match this.root().and_then(|root| below(root, volume, &entry)) {
+            match this
+                .root()
+                .and_then(|root| below(root, volume, &entry, flags))
+            {
                 Ok(guard) => {
                     mounted.push(volume.number);
                     this.mounts.push(guard);
@@ -95,12 +113,12 @@ impl Installed {
                 Err(failure) => this.missing.push((entry.target, chain(&failure))),
             }
         }
-        this.mount_apart(&mounted, reporter)?;
+        this.mount_apart(&mounted, flags, reporter)?;
         Ok(this)
     }
 
     /// Boot partitions that no line of fstab mounts: systemd finds them by their types.
-    fn mount_apart(&mut self, mounted: &[u32], reporter: &Reporter) -> Result<()> {
+    fn mount_apart(&mut self, mounted: &[u32], flags: Flags, reporter: &Reporter) -> Result<()> {
         let boot = self
             .volumes
             .iter()
@@ -108,7 +126,7 @@ impl Installed {
         for volume in boot {
             let place = Path::new(APART).join(volume.number.to_string());
             make_place(&place)?;
-            match volume.attach(&place, "") {
+            match volume.attach(&place, flags, "") {
                 Ok(guard) => {
                     self.apart.push(Root::open(&place)?);
                     self.mounts.push(guard);
@@ -233,9 +251,13 @@ fn make_place(place: &Path) -> Result<()> {
 }
 
 /// Mounts a volume where the system's fstab wants it. The target is resolved inside the system.
-fn below(root: &Root, volume: &Volume, entry: &fstab::Entry) -> Result<Guard> {
+fn below(root: &Root, volume: &Volume, entry: &fstab::Entry, flags: Flags) -> Result<Guard> {
     let target = root.directory(&entry.target, Walk::InRoot)?;
     let link = format!("/proc/self/fd/{}", target.as_fd().as_raw_fd());
     let place = std::fs::read_link(&link).context(Class::Media, || format!("reading {link}"))?;
-    volume.attach(&place, entry.subvolume().as_deref().unwrap_or_default())
+    volume.attach(
+        &place,
+        flags,
+        entry.subvolume().as_deref().unwrap_or_default(),
+    )
 }

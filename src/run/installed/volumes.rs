@@ -3,15 +3,14 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::FLAGS;
 use super::fstab::Spec;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::signatures;
 use crate::host::tables::{PartitionKind, Table};
 use crate::plan::memory_root::{LINUX_DATA, root_guid};
-use crate::run::partitions::Shared;
+use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
-use crate::sys::mount::Guard;
+use crate::sys::mount::{Flags, Guard};
 
 /// Extended boot loader partition (UAPI.2 Discoverable Partitions Specification).
 const XBOOTLDR: &str = "bc13c2ff-59e6-4262-a352-b275fd6f7172";
@@ -70,17 +69,19 @@ impl Volume {
     ///
     /// # Errors
     /// As mount(2) has it.
-    pub fn attach(&self, place: &Path, options: &str) -> Result<Guard> {
+    pub fn attach(&self, place: &Path, flags: Flags, options: &str) -> Result<Guard> {
         crate::init::modules::want(self.filesystem);
-        Guard::attach(&self.path, place, self.filesystem, FLAGS, options)
+        Guard::attach(&self.path, place, self.filesystem, flags, options)
     }
 }
 
 /// The file systems on the partitions of `table`.
-pub fn of(shared: &Shared, table: &Table) -> Result<Vec<Volume>> {
+pub fn of(nodes: &[Node], table: &Table) -> Result<Vec<Volume>> {
     let mut volumes = Vec::new();
     for partition in table.partitions().iter().filter(|p| !p.kind.is_extended()) {
-        let node = shared.node(partition.number)?;
+        let Some(node) = nodes.iter().find(|n| n.place.number == partition.number) else {
+            continue;
+        };
         let file = File::open(&node.path)
             .context(Class::Media, || format!("opening {}", node.path.display()))?;
         let name = node.path.display().to_string();
@@ -121,6 +122,7 @@ pub fn find_root(
     volumes: &[Volume],
     arch: &str,
     place: &Path,
+    flags: Flags,
 ) -> Result<std::result::Result<(u32, Guard), String>> {
     let has =
         |volume: &Volume, guid: &str| matches!(&volume.kind, PartitionKind::Guid(g) if g == guid);
@@ -143,7 +145,7 @@ pub fn find_root(
             &[""]
         };
         for option in options {
-            let Ok(guard) = volume.attach(place, option).map_err(|failure| {
+            let Ok(guard) = volume.attach(place, flags, option).map_err(|failure| {
                 looked.push(format!(
                     "partition {}: {}",
                     volume.number,
