@@ -296,10 +296,10 @@ fn a_squashfs_becomes_a_disk_with_the_words_of_the_config() {
     let case = Case::new(256);
     let config = case.config(&case.squashfs()).with(
         "/disk/kernelArguments",
-        json!({ "append": ["console=tty0", "a=b c"], "remove": ["quiet"] }),
+        json!({ "append": ["console=tty0", "a=b"], "remove": ["quiet"] }),
     );
     let ended = config.install(&[]).succeeded();
-    boots_by_systemd_boot(&case, &ended, "console=ttyS0 console=tty0 a=b c ", true);
+    boots_by_systemd_boot(&case, &ended, "console=ttyS0 console=tty0 a=b ", true);
     let root = &case.partitions()[1];
     // Nothing of the image stays beside the root.
     let usage = root.look(|path| tool("du", &["-sxm", path.to_str().unwrap()]));

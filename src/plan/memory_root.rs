@@ -393,7 +393,7 @@ pub(super) fn is_tar(head: &[u8]) -> bool {
 }
 
 /// Type GUIDs of root partitions (UAPI.2 Discoverable Partitions Specification).
-pub(super) fn root_guid(arch: &str) -> Option<&'static str> {
+pub fn root_guid(arch: &str) -> Option<&'static str> {
     Some(match arch {
         "x86_64" => "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
         "aarch64" => "b921b045-1df0-41c3-af44-4c6f280d3fae",
@@ -408,7 +408,7 @@ pub(super) fn root_guid(arch: &str) -> Option<&'static str> {
 }
 
 /// "Linux filesystem data", which most image builders give to the root.
-const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
+pub const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 
 fn root_partition(table: &Table, arch: &str) -> Result<RootImage, Refusal> {
     let with_guid = |guid: &str| -> Vec<&TablePartition> {

@@ -55,6 +55,13 @@ impl Plan {
         })
     }
 
+    /// Whether it changes something in the installed system.
+    pub fn changes_the_system(&self) -> bool {
+        self.steps
+            .iter()
+            .any(|s| matches!(s, Step::ChangeSystem { .. }))
+    }
+
     /// The plan for people, one line a step.
     pub fn lines(&self) -> Vec<String> {
         self.steps.iter().map(ToString::to_string).collect()

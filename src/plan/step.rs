@@ -9,7 +9,7 @@ use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice};
 use super::tree_layout::NewTable;
 use super::tree_root::{BootWish, NewFileSystem};
-use crate::config::request::Verity;
+use crate::config::request::{SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
 use crate::error::printable;
 use crate::host::{DevNum, RecordIdentity};
@@ -57,6 +57,65 @@ pub struct Span {
     pub start: Bytes,
     /// Number of bytes.
     pub length: Bytes,
+}
+
+/// What is changed in an installed system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Changes {
+    /// Kernel arguments that are added.
+    pub append: Vec<String>,
+    /// Kernel arguments that are taken away.
+    pub remove: Vec<String>,
+    /// Files that are written.
+    pub files: Vec<PathBuf>,
+    /// Whether an Ignition config is put in place.
+    pub ignition: bool,
+}
+
+impl Changes {
+    /// The changes, without what may be secret in them.
+    pub fn of(changes: &SystemChanges) -> Changes {
+        Changes {
+            append: changes.arguments.appended().to_vec(),
+            remove: changes.arguments.removed().to_vec(),
+            files: changes.files.iter().map(|f| f.path.clone()).collect(),
+            ignition: changes.ignition.is_some(),
+        }
+    }
+}
+
+impl Changes {
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        let Changes {
+            append,
+            remove,
+            files,
+            ignition,
+        } = self;
+        append.is_empty() && remove.is_empty() && files.is_empty() && !ignition
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        let arguments = |words: &[String]| printable(&words.join(" "));
+        if !self.append.is_empty() {
+            parts.push(format!("add kernel arguments {}", arguments(&self.append)));
+        }
+        if !self.remove.is_empty() {
+            parts.push(format!("take away {}", arguments(&self.remove)));
+        }
+        for path in &self.files {
+            parts.push(format!("write {}", printable(&path.display().to_string())));
+        }
+        if self.ignition {
+            parts.push("put the Ignition config in place".to_owned());
+        }
+        write!(f, "change the installed system: {}", parts.join(", "))
+    }
 }
 
 /// One step.
@@ -144,6 +203,11 @@ pub enum Step {
     },
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
     OpenPartitions,
+    /// Change the installed system before it starts for the first time.
+    ChangeSystem {
+        /// What, without contents, which may be secrets.
+        changes: Changes,
+    },
     /// End that; all work on them is on the disk.
     ClosePartitions,
     /// The verdict; then backup table, primary table with the record, and LBA 0 at the very end.
@@ -221,8 +285,41 @@ pub enum Step {
         /// The init that is demanded; `None`: the usual ones.
         init: Option<String>,
     },
+    /// Start the installed system from here, without the firmware. It is the end where that works.
+    StartInstalled {
+        /// The disk.
+        target: Target,
+        /// How.
+        start: Start,
+        /// Where its root is mounted for that.
+        place: PathBuf,
+        /// Its init; `None` for the usual places.
+        init: Option<String>,
+        /// Who switches to it.
+        switch: Switch,
+    },
     /// What happens at the end.
     Handoff(Handoff),
+}
+
+/// How an installed system is started without the firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Start {
+    /// In this kernel; by its own kernel where it has no modules for this one.
+    Root,
+    /// By its own kernel.
+    Kexec,
+}
+
+/// Who switches to a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Switch {
+    /// Our own PID 1.
+    Ours,
+    /// The PID 1 of the initrd that we are a helper in.
+    Initrds,
 }
 
 /// An EFI system partition, as a boot entry names it.
@@ -258,6 +355,8 @@ pub enum Handoff {
         /// Where.
         root: PathBuf,
     },
+    /// Start the kernel that was loaded.
+    Kexec,
     /// Stay.
     Park {
         /// Why, for the console.
@@ -289,6 +388,7 @@ impl Step {
             Step::SettleTree { .. } => "settleTree",
             Step::InstallBootloader { .. } => "installBootloader",
             Step::OpenPartitions => "openPartitions",
+            Step::ChangeSystem { .. } => "changeSystem",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -301,6 +401,7 @@ impl Step {
             Step::Scratch { .. } => "scratch",
             Step::ZramSwap { .. } => "zramSwap",
             Step::CheckRoot { .. } => "checkRoot",
+            Step::StartInstalled { .. } => "startInstalled",
             Step::Handoff(_) => "handoff",
         }
     }
@@ -315,6 +416,7 @@ impl Step {
             | Step::UnpackTree { .. }
             | Step::SettleTree { .. }
             | Step::InstallBootloader { .. }
+            | Step::ChangeSystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -333,6 +435,7 @@ impl Step {
             | Step::Scratch { .. }
             | Step::ZramSwap { .. }
             | Step::CheckRoot { .. }
+            | Step::StartInstalled { .. }
             | Step::Handoff(_) => false,
         }
     }
@@ -340,7 +443,7 @@ impl Step {
     /// Whether its failure only warns: the system is complete by then (a finished install is never undone).
     pub const fn may_fail(&self) -> bool {
         match self {
-            Step::RereadPartitions | Step::ZramSwap { .. } => true,
+            Step::RereadPartitions | Step::ZramSwap { .. } | Step::StartInstalled { .. } => true,
             Step::BootEntry { required, .. } => !*required,
             Step::OpenSource { source } => !source.required,
             Step::Preserve { binding } => !binding.required,
@@ -357,6 +460,7 @@ impl Step {
             | Step::SettleTree { .. }
             | Step::InstallBootloader { .. }
             | Step::OpenPartitions
+            | Step::ChangeSystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::OpenRoot { .. }
@@ -433,6 +537,7 @@ impl fmt::Display for Step {
             Step::SettleTree { .. } => f.write_str("write /etc/fstab and empty /etc/machine-id"),
             Step::InstallBootloader { wish } => write!(f, "{wish}"),
             Step::OpenPartitions => f.write_str("open the partitions that were written"),
+            Step::ChangeSystem { changes } => write!(f, "{changes}"),
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,
@@ -487,6 +592,17 @@ impl fmt::Display for Step {
                     .map(|i| format!(" with {}", printable(i)))
                     .unwrap_or_default()
             ),
+            Step::StartInstalled { target, start, .. } => write!(
+                f,
+                "start the system on {} {}",
+                target.path.display(),
+                match start {
+                    Start::Root =>
+                        "in this kernel, or by its own where it has no modules for this one",
+                    Start::Kexec => "by its own kernel",
+                }
+            ),
+            Step::Handoff(Handoff::Kexec) => f.write_str("start the kernel that was loaded"),
             Step::Handoff(Handoff::Reboot) => f.write_str("reboot"),
             Step::Handoff(Handoff::PowerOff) => f.write_str("power off"),
             Step::Handoff(Handoff::Sysroot { root }) => {

@@ -6,12 +6,13 @@ use serde::Serialize;
 use super::disk_root::default_loader;
 use super::memory_root::{self, Lengths};
 use super::refusal::Refusal;
-use super::step::{Step, Target};
+use super::step::{Changes, Step, Target};
 use super::{clear, tree_layout};
 use crate::config::request::DiskInstall;
 use crate::config::wire::{Bootloader, ImageKind};
 use crate::error::printable;
 use crate::host::{Disk, Facts, Firmware, RecordIdentity};
+use crate::image::boot::arguments::Edit;
 use crate::image::superblock::{self, FileSystem};
 use crate::units::Bytes;
 use tree_layout::{Guids, NewTable};
@@ -56,10 +57,8 @@ impl std::fmt::Display for NewFileSystem {
 pub struct BootWish {
     /// Which boot loader.
     pub bootloader: Bootloader,
-    /// Words for the kernel's command line.
-    pub append: Vec<String>,
-    /// Words that go from the one that the tree brings.
-    pub remove: Vec<String>,
+    /// How the kernel's words differ from those that the tree brings.
+    pub arguments: Edit,
     /// PARTUUID of the root.
     pub root: String,
     /// PARTUUID of the EFI system partition.
@@ -81,9 +80,9 @@ impl std::fmt::Display for BootWish {
             Bootloader::ImageScript => "run the tree's own script, which installs a boot loader",
             Bootloader::None => return f.write_str("install no boot loader"),
         })?;
-        if !self.append.is_empty() {
-            let words: Vec<String> = self.append.iter().map(|w| printable(w)).collect();
-            write!(f, ", with {}", words.join(" "))?;
+        let words = self.arguments.appended();
+        if !words.is_empty() {
+            write!(f, ", with {}", printable(&words.join(" ")))?;
         }
         Ok(())
     }
@@ -113,7 +112,13 @@ pub(super) fn steps(
     };
     let table = tree_layout::partitions(target, arch, memory_root::root_guid(arch), &guids)?;
     let image = &install.image;
-    Ok(vec![
+    // The kernel's words go into what is made, not into what is there.
+    let changes = Changes {
+        append: Vec::new(),
+        remove: Vec::new(),
+        ..Changes::of(&install.changes)
+    };
+    let mut steps = vec![
         Step::OpenTree {
             locations: image.locations.iter().map(ToString::to_string).collect(),
             digest: image.digest.clone(),
@@ -151,18 +156,23 @@ pub(super) fn steps(
             root: guids.root.clone(),
             esp: guids.esp.clone(),
         },
+    ];
+    if !changes.is_empty() {
+        steps.push(Step::ChangeSystem { changes });
+    }
+    steps.extend([
         Step::InstallBootloader {
             wish: BootWish {
                 bootloader: wish.bootloader,
-                append: wish.append.clone(),
-                remove: wish.remove.clone(),
+                arguments: install.changes.arguments.clone(),
                 root: guids.root,
                 esp: guids.esp,
                 fallback: default_loader(arch).map(str::to_owned),
             },
         },
         Step::ClosePartitions,
-    ])
+    ]);
+    Ok(steps)
 }
 
 /// Refuses what is known to fail before the tree is looked at.

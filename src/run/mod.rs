@@ -7,12 +7,14 @@ pub mod flow;
 pub mod head;
 pub mod image_source;
 pub mod install;
+pub mod installed;
 pub mod memory;
 pub mod partitions;
 pub mod preserve;
 pub mod progress;
 pub mod reread;
 pub mod source_disk;
+pub mod start;
 pub mod target_disk;
 pub mod tree_disk;
 pub mod zeros;
@@ -20,8 +22,9 @@ pub mod zeros;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::config::request::Image;
+use crate::config::request::{Image, SystemChanges};
 use crate::error::{Class, Failure, Result, describe};
+use crate::image::boot::arguments::Edit;
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
 use crate::stream::{Budget, Fetcher, Keyring};
@@ -37,6 +40,10 @@ pub struct Machine<'a> {
     pub fetcher: &'a Fetcher,
     /// The image with its secrets, which are in no plan.
     pub image: Option<&'a Image>,
+    /// What is changed in the installed system. Contents may be secrets, and so they are in no plan.
+    pub changes: &'a SystemChanges,
+    /// The Ignition config for it.
+    pub ignition: Option<&'a [u8]>,
     /// How long network errors are retried without progress.
     pub retry_for: Duration,
     /// Keys of the initrd, for signatures whose key the config does not give.
@@ -77,11 +84,15 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             step: name,
             text: step.to_string(),
         });
+        let started = started(step, &mut progress, machine).map_err(|f| f.in_step(name))?;
         progress = carry_out(step, progress, machine).map_err(|f| f.in_step(name))?;
         machine.reporter.emit(Event::StepDone {
             step: name,
             milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
+        if let Some(handoff) = started {
+            return Ok(handoff);
+        }
         if let Step::Handoff(handoff) = step {
             return Ok(handoff.clone());
         }
@@ -111,6 +122,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::SettleTree { .. }
         | Step::InstallBootloader { .. }
         | Step::OpenPartitions
+        | Step::ChangeSystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
@@ -129,6 +141,8 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
             disk,
             session: in_memory(step, session, machine)?,
         }),
+        // Answered where the steps are counted.
+        Step::StartInstalled { .. } => Ok(Progress { disk, session }),
         // The disk is closed and unlocked before the machine goes down.
         Step::Handoff(_) => Ok(Progress {
             disk: Stage::Idle,
@@ -138,6 +152,32 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
                 name: machine.name,
             })?,
         }),
+    }
+}
+
+/// Starts the installed system, where this step does; `None` where the run goes on.
+fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Result<Option<Handoff>> {
+    let Step::StartInstalled {
+        target,
+        start,
+        place,
+        init,
+        switch,
+    } = step
+    else {
+        return Ok(None);
+    };
+    // The disk is closed and unlocked before its system is mounted.
+    progress.disk = Stage::Idle;
+    let system = start::System {
+        target,
+        place,
+        init: init.as_deref(),
+        switch: *switch,
+    };
+    match start::start(&system, *start, machine) {
+        Ok(handoff) => Ok(Some(handoff)),
+        Err(failure) => tolerate(Err(failure), step, machine.reporter).map(|()| None),
     }
 }
 
@@ -223,6 +263,21 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             tree_disk::install_bootloader(working.shared(), wish, machine.reporter)
         }),
         Step::OpenPartitions => stage.open_partitions(),
+        Step::ChangeSystem { changes: planned } => stage.work(step.name(), |working| {
+            let mut changes = machine.changes.clone();
+            if planned.append.is_empty() && planned.remove.is_empty() {
+                changes.arguments = Edit::default();
+            }
+            let system = installed::Installed::mount(
+                working.shared().nodes(),
+                &working.layout().table,
+                machine.arch,
+                installed::Access::Change,
+                machine.reporter,
+            )?;
+            system.change(&changes, machine.ignition, machine.reporter)?;
+            system.unmount()
+        }),
         Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {
             let stage = stage.commit(record.as_ref())?;

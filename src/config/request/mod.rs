@@ -4,6 +4,7 @@
 mod image;
 mod memory;
 pub mod preserve;
+pub mod system;
 mod tree;
 mod unsupported;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
+pub use system::{SystemChanges, SystemFile};
 pub use tree::TreeDisk;
 
 use super::parse::Problem;
@@ -58,9 +60,9 @@ pub enum Goal {
     /// Touch nothing: only under [`wire::BootPolicy::None`].
     Nothing,
     /// Install on a disk.
-    Disk(DiskInstall),
+    Disk(Box<DiskInstall>),
     /// Run from memory.
-    Memory(MemorySession),
+    Memory(Box<MemorySession>),
 }
 
 impl Request {
@@ -99,6 +101,8 @@ pub struct DiskInstall {
     pub efi: wire::Efi,
     /// How a tree becomes bootable.
     pub tree: TreeDisk,
+    /// What is changed in the installed system.
+    pub changes: SystemChanges,
 }
 
 /// Who is told.
@@ -119,6 +123,8 @@ pub enum Then {
     Reboot,
     /// Power off.
     PowerOff,
+    /// Start the installed system's own kernel from here.
+    Kexec,
     /// Stay.
     Park,
 }
@@ -171,10 +177,11 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
             problems.add("", "one of `disk` and `memory` is needed");
             None
         }
-        (false, Some(disk), None) => disk_install(config, disk, &mut problems).map(Goal::Disk),
-        (false, None, Some(memory)) => {
-            memory::read(config, memory, &mut problems).map(Goal::Memory)
+        (false, Some(disk), None) => {
+            disk_install(config, disk, &mut problems).map(|install| Goal::Disk(Box::new(install)))
         }
+        (false, None, Some(memory)) => memory::read(config, memory, &mut problems)
+            .map(|session| Goal::Memory(Box::new(session))),
     };
     for (i, pem) in config.ca.iter().enumerate() {
         if !pem.contains("-----BEGIN CERTIFICATE-----") {
@@ -244,7 +251,8 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
 fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
     let memory = config.memory.is_some();
     match (config.then, memory) {
-        (None | Some(wire::Then::Boot), true) => Then::Boot,
+        (None | Some(wire::Then::Boot), true) | (Some(wire::Then::Boot), false) => Then::Boot,
+        (Some(wire::Then::Kexec), false) => Then::Kexec,
         (None | Some(wire::Then::Reboot), false) => Then::Reboot,
         (Some(wire::Then::PowerOff), false) => Then::PowerOff,
         (Some(wire::Then::Park), false) => Then::Park,
@@ -254,13 +262,6 @@ fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
                 "only Boot with `memory`: nothing else is left of it",
             );
             Then::Boot
-        }
-        (Some(wire::Then::Boot | wire::Then::Kexec), false) => {
-            problems.add(
-                "then",
-                "not supported in this version for `disk`: use Reboot, PowerOff or Park",
-            );
-            Then::Park
         }
     }
 }
@@ -286,5 +287,6 @@ fn disk_install(
         record: disk.record,
         efi: disk.efi,
         tree,
+        changes: system::read(config, disk, problems),
     })
 }

@@ -1,17 +1,18 @@
 //! How a tree of files becomes a bootable disk.
 
+use std::path::Path;
+
 use super::{Problems, wire};
 
-/// What `disk` says of a tree.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What `disk` says of a tree alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeDisk {
     /// Who starts its kernel.
     pub bootloader: wire::Bootloader,
-    /// Words for the kernel's command line.
-    pub append: Vec<String>,
-    /// Words that go from it: `word`, `word=` with any value, or `word=value`.
-    pub remove: Vec<String>,
 }
+
+/// Where the EFI system partition of a tree's disk is mounted.
+const ESP: [&str; 2] = ["/efi", "/boot/efi"];
 
 /// Reads those keys of `disk` that only a tree has, and refuses those that it does not carry out.
 pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Problems) -> TreeDisk {
@@ -43,18 +44,16 @@ pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Probl
         if let (true, Some(why)) = (given, own) {
             problems.add("disk.kernelArguments", why);
         }
-        for (key, words) in [("append", &arguments.append), ("remove", &arguments.remove)] {
-            for (i, word) in words.iter().enumerate() {
-                if word.trim().is_empty() || word.chars().any(char::is_control) {
-                    let path = format!("disk.kernelArguments.{key}[{i}]");
-                    problems.add(&path, "not a word of a kernel command line");
-                }
+        for (i, file) in disk.files.iter().enumerate() {
+            if ESP.iter().any(|esp| Path::new(&file.path).starts_with(esp)) {
+                problems.add(
+                    &format!("disk.files[{i}].path"),
+                    "the EFI system partition of a tree's disk is its boot loader's",
+                );
             }
         }
     }
     TreeDisk {
         bootloader: disk.bootloader,
-        append: arguments.append.clone(),
-        remove: arguments.remove.clone(),
     }
 }

@@ -9,7 +9,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         kind: _,
         metadata: _,
         boot_policy: _,
-        image,
+        image: _,
         disk,
         memory: _,
         preserve,
@@ -23,7 +23,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         wait: _,
     } = config;
     problems.unsupported("preserve", disk.is_some() && !preserve.is_empty());
-    problems.unsupported("ignition", ignition.is_some());
+    problems.unsupported("ignition", ignition.is_some() && disk.is_none());
     problems.unsupported("network", network.is_some());
     if let Some(disk) = disk {
         let wire::Disk {
@@ -38,22 +38,14 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             table,
             bootloader: _,
             efi: _,
-            kernel_arguments,
-            files,
+            kernel_arguments: _,
+            files: _,
         } = disk;
         problems.unsupported("disk.keep", !keep.is_empty());
         problems.unsupported("disk.wipe", *wipe != wire::Wipe::Signatures);
         problems.unsupported("disk.grow", grow.is_some());
         problems.unsupported("disk.partitions", !partitions.is_empty());
         problems.unsupported("disk.table", table.is_some());
-        let tree = image
-            .as_ref()
-            .is_some_and(|image| image.kind == wire::ImageKind::Tree);
-        problems.unsupported(
-            "disk.kernelArguments",
-            !tree && *kernel_arguments != wire::KernelArguments::default(),
-        );
-        problems.unsupported("disk.files", !files.is_empty());
     }
     if let Some(report) = report {
         let wire::Report {

@@ -10,6 +10,7 @@ use super::rooted::{self, Rooted};
 use super::uki;
 use crate::config::wire::Bootloader;
 use crate::error::{Class, Failure, Result, printable};
+use crate::image::boot::arguments::words;
 use crate::plan::tree_layout;
 use crate::plan::tree_root::BootWish;
 use crate::report::Reporter;
@@ -76,7 +77,7 @@ impl Tree<'_> {
     /// A unified kernel image before systemd-boot; but it carries its own words.
     fn what_there_is(&self) -> Result<()> {
         let unified = uki::find(self.root)?;
-        let own_words = self.wish.append.is_empty() && self.wish.remove.is_empty();
+        let own_words = self.wish.arguments.is_empty();
         match unified.last() {
             Some(path) if own_words => self.unified(path),
             _ if self.loader().is_some() => self.systemd_boot(),
@@ -101,7 +102,8 @@ impl Tree<'_> {
     }
 
     fn unified(&self, path: &Path) -> Result<()> {
-        let words = loader_entry::words(&uki::command_line(self.root, path)?);
+        let line = uki::command_line(self.root, path)?;
+        let words = words(&line);
         let root = words.iter().rev().find_map(|w| w.strip_prefix("root="));
         let expected = format!("PARTUUID={}", self.wish.root);
         match root {
@@ -189,7 +191,7 @@ impl Tree<'_> {
             version: kernel.version.clone(),
             linux: format!("/{place}/linux"),
             initrd: kernel.initrd.is_some().then(|| format!("/{place}/initrd")),
-            options: loader_entry::options(&wish.root, &own, &wish.append, &wish.remove),
+            options: loader_entry::options(&wish.root, &own, &wish.arguments),
         })
     }
 

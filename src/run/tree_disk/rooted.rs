@@ -1,7 +1,6 @@
 //! The root partition, mounted where nobody else sees it, and paths in it.
 
-use std::fs::File;
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -127,18 +126,6 @@ pub fn write(root: &Root, path: &Path, content: &[u8]) -> Result<()> {
     };
     file.write_all(content)
         .map_err(|e| space_or_media(&writing(), e))
-}
-
-/// The first `limit` bytes of a file.
-pub fn head(root: &Root, path: &Path, at: u64, limit: u64) -> Result<Vec<u8>> {
-    let mut file: File = root.file(path, Walk::InRoot)?;
-    let mut bytes = Vec::new();
-    file.seek(std::io::SeekFrom::Start(at))
-        .and_then(|_| file.take(limit).read_to_end(&mut bytes))
-        .context(Class::Media, || {
-            format!("reading {} of the root", path.display())
-        })?;
-    Ok(bytes)
 }
 
 /// A failure to write, which may be for want of space.

@@ -1,10 +1,13 @@
 //! Unified kernel images (UAPI.5): where a tree has one, and the command line in it.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::rooted::{self, is_file, names};
-use crate::error::Result;
-use crate::sys::beneath::Root;
+use super::rooted::names;
+use crate::error::{Class, Context as _, Result};
+use crate::image::boot::uki::{Section, sections};
+use crate::sys::beneath::{Root, Walk};
 
 /// Where one is looked for, as messages say it.
 pub const PLACES: &str = "/efi/EFI/Linux/*.efi, /boot/efi/EFI/Linux/*.efi, /boot/EFI/Linux/*.efi, /boot/*.efi, /usr/lib/modules/VERSION/*.efi";
@@ -15,9 +18,6 @@ const DIRECTORIES: [&str; 4] = [
     "boot/EFI/Linux",
     "boot",
 ];
-
-/// The headers of a PE file lie within so much.
-const HEAD: u64 = 64 << 10;
 
 /// Command lines are no longer (x86: arch/x86/include/asm/setup.h, `COMMAND_LINE_SIZE`), and a section is padded.
 const CMDLINE: u64 = 64 << 10;
@@ -34,7 +34,7 @@ pub fn find(root: &Root) -> Result<Vec<PathBuf>> {
             let is_efi = Path::new(&name)
                 .extension()
                 .is_some_and(|e| e.eq_ignore_ascii_case("efi"));
-            if is_efi && is_file(root, &path) && is_uki(root, &path)? {
+            if is_efi && is_uki(root, &path) {
                 found.push(path);
             }
         }
@@ -48,80 +48,38 @@ pub fn find(root: &Root) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn is_uki(root: &Root, path: &Path) -> Result<bool> {
-    let head = rooted::head(root, path, 0, HEAD)?;
-    Ok(sections(&head).iter().any(|s| s.name == ".linux"))
+fn is_uki(root: &Root, path: &Path) -> bool {
+    section(root, path, ".linux").is_some()
+}
+
+/// A section of a PE file, and the file. What makes no sense has none.
+fn section(root: &Root, path: &Path, name: &str) -> Option<(File, Section)> {
+    let file = root.file(path, Walk::InRoot).ok()?;
+    let all = sections(&mut &file).ok()?;
+    let found = all.into_iter().find(|s| s.name == name)?;
+    Some((file, found))
 }
 
 /// The command line in a unified kernel image; empty where it has none.
 pub fn command_line(root: &Root, path: &Path) -> Result<String> {
-    let head = rooted::head(root, path, 0, HEAD)?;
-    let all = sections(&head);
-    let Some(section) = all.iter().find(|s| s.name == ".cmdline") else {
+    let Some((mut file, section)) = section(root, path, ".cmdline") else {
         return Ok(String::new());
     };
-    let bytes = rooted::head(root, path, section.start, section.length.min(CMDLINE))?;
+    let length = section.place.end.saturating_sub(section.place.start);
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(section.place.start))
+        .and_then(|_| file.take(length.min(CMDLINE)).read_to_end(&mut bytes))
+        .context(Class::Media, || format!("reading {}", path.display()))?;
     let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(text).trim().to_owned())
 }
 
-/// A section of a PE file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Section {
-    name: String,
-    start: u64,
-    length: u64,
-}
-
-/// The table of sections (Microsoft PE format, "Section Table"). What makes no sense has none.
-fn sections(head: &[u8]) -> Vec<Section> {
-    read_sections(head).unwrap_or_default()
-}
-
-fn read_sections(head: &[u8]) -> Option<Vec<Section>> {
-    if !head.starts_with(b"MZ") {
-        return None;
-    }
-    let number = |at: usize, size: usize| -> Option<u64> {
-        let bytes = head.get(at..at.checked_add(size)?)?;
-        Some(bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b)))
-    };
-    let pe = usize::try_from(number(0x3c, 4)?).ok()?;
-    if head.get(pe..pe.checked_add(4)?)? != b"PE\0\0" {
-        return None;
-    }
-    let count = number(pe.checked_add(6)?, 2)?;
-    let optional = usize::try_from(number(pe.checked_add(20)?, 2)?).ok()?;
-    let table = pe.checked_add(24)?.checked_add(optional)?;
-    let mut sections = Vec::new();
-    for i in 0..usize::try_from(count).ok()? {
-        let at = table.checked_add(i.checked_mul(40)?)?;
-        let Some(name) = head.get(at..at.checked_add(8)?) else {
-            break;
-        };
-        let name = name.split(|b| *b == 0).next().unwrap_or_default();
-        // What is in the file may be padded beyond what is in memory.
-        let (in_memory, in_file) = (number(at + 8, 4)?, number(at + 16, 4)?);
-        sections.push(Section {
-            name: String::from_utf8_lossy(name).into_owned(),
-            start: number(at + 20, 4)?,
-            length: if in_memory == 0 {
-                in_file
-            } else {
-                in_memory.min(in_file)
-            },
-        });
-    }
-    Some(sections)
-}
-
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     /// A PE file with nothing but sections.
-    pub(in crate::run::tree_disk) fn sample(all: &[(&str, &[u8])]) -> Vec<u8> {
+    fn sample(all: &[(&str, &[u8])]) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         bytes[..2].copy_from_slice(b"MZ");
         bytes[0x3c] = 0x80;
@@ -176,22 +134,5 @@ pub(super) mod tests {
             "root=LABEL=x quiet"
         );
         assert_eq!(command_line(&root, &found[1]).unwrap(), "");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), at in any::<u8>()) {
-            let mut head = b"MZ".to_vec();
-            head.extend(&bytes);
-            let _ = sections(&head);
-            if let Some(place) = head.get_mut(0x3c..0x40) {
-                place.copy_from_slice(&u32::from(at).to_le_bytes());
-            }
-            let at = usize::from(at);
-            if let Some(place) = head.get_mut(at..at + 4) {
-                place.copy_from_slice(b"PE\0\0");
-            }
-            let _ = sections(&head);
-        }
     }
 }
