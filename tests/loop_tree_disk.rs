@@ -308,6 +308,41 @@ fn a_squashfs_becomes_a_disk_with_the_words_of_the_config() {
 }
 
 #[test]
+fn what_is_found_to_be_a_tree_is_planned_again_as_one() {
+    let case = Case::new(256);
+    for image in [case.tar("a.tar.zst"), case.squashfs()] {
+        let mut config = Config::new(
+            image.to_str().unwrap(),
+            &sha256(&fs::read(&image).unwrap()),
+            &case.disk,
+        );
+        config.value["disk"]["overwrite"] = json!("Always");
+        let ended = config.install(&[]);
+        assert!(ended.stderr.contains("planning again"), "{}", ended.stderr);
+        if Path::new("/sys/firmware/efi").exists() {
+            ended.succeeded();
+            case.is_installed();
+        } else {
+            ended.failed_with(13, &["boots by BIOS"]);
+            assert!(
+                case.disk.bytes().iter().all(|b| *b == 0),
+                "nothing was written"
+            );
+        }
+        // Who says that it is a disk is told.
+        let code = if image.ends_with("a.squashfs") {
+            10
+        } else {
+            12
+        };
+        config
+            .with("/image/kind", json!("Disk"))
+            .install(&[])
+            .failed_with(code, &["openImage"]);
+    }
+}
+
+#[test]
 fn a_disk_of_4096_byte_sectors_gets_a_table_and_a_fat_of_its_own() {
     let disk = LoopDevice::attached(&vec![0; 512 << 20], &["--sector-size", "4096"]);
     let case = Case::on(disk);

@@ -11,10 +11,11 @@ use super::{clear, tree_layout};
 use crate::config::request::DiskInstall;
 use crate::config::wire::{Bootloader, ImageKind};
 use crate::error::printable;
+use crate::host::tables::{self, Table};
 use crate::host::{Disk, Facts, Firmware, RecordIdentity};
 use crate::image::boot::arguments::Edit;
 use crate::image::superblock::{self, FileSystem};
-use crate::units::Bytes;
+use crate::units::{Bytes, SectorSize};
 use tree_layout::{Guids, NewTable};
 
 /// A file system that is made.
@@ -98,6 +99,12 @@ pub(super) fn steps(
     let arch = &facts.machine.arch;
     let wish = &install.tree;
     can_boot(wish.bootloader, facts)?;
+    if install.image.verify_disk {
+        return Err(Refusal::NotATree {
+            why: "`image.verifyDisk` is carried out for disk images only in this version"
+                .to_owned(),
+        });
+    }
     let [disk_guid, esp, root, filesystem] = facts.guids.as_slice() else {
         return Err(Refusal::CannotBoot {
             why: "the kernel gives no new GUIDs for its partitions".to_owned(),
@@ -185,7 +192,7 @@ fn can_boot(bootloader: Bootloader, facts: &Facts) -> Result<(), Refusal> {
         return Err(Refusal::CannotBoot {
             why: "this machine boots by BIOS, and of the boot loaders that are installed beside a tree none does"
                 .to_owned(),
-            next: "use a disk image, an image with a script of its own (`disk.bootloader`: ImageScript), or, for a disk that goes into a UEFI machine, `disk.bootloader`: SystemdBoot or Uki",
+            next: "use a disk image, or, for a disk that goes into a UEFI machine, `disk.bootloader`: SystemdBoot or Uki",
         });
     }
     if uefi && default_loader(&facts.machine.arch).is_none() {
@@ -194,7 +201,7 @@ fn can_boot(bootloader: Bootloader, facts: &Facts) -> Result<(), Refusal> {
                 "the name of UEFI's boot program for {} is not known",
                 facts.machine.arch
             ),
-            next: "use a disk image, or an image with a script of its own (`disk.bootloader`: ImageScript)",
+            next: "use a disk image",
         });
     }
     Ok(())
@@ -223,6 +230,22 @@ pub fn identify(head: &[u8]) -> Option<TreeImage> {
     match superblock::of(head) {
         Some(fs) => Some(TreeImage::FileSystem(fs)),
         None => memory_root::is_tar(head).then_some(TreeImage::Tar),
+    }
+}
+
+/// What an image that begins with `head` is, where it is no disk but a tree. `several`: it comes in layers.
+pub fn instead_of_a_disk(head: &[u8], several: bool) -> Option<String> {
+    let table = tables::read(
+        &mut std::io::Cursor::new(head),
+        Bytes(u64::MAX >> 1),
+        SectorSize::S512,
+    );
+    match identify(head) {
+        // A file system that is made to be written to may be anything's first partition.
+        Some(TreeImage::FileSystem(FileSystem::Other { .. })) => None,
+        Some(image) if table == Table::None => Some(image.to_string()),
+        Some(_) | None if several => Some("an image in layers".to_owned()),
+        Some(_) | None => None,
     }
 }
 
@@ -290,7 +313,7 @@ pub(super) fn is_wanted(install: &DiskInstall) -> bool {
 mod tests {
     use super::*;
     use crate::image::record::DiskIdentity;
-    use crate::units::{MIB, SectorSize};
+    use crate::units::MIB;
 
     fn fits(head: &[u8], lengths: Lengths, mib: u64) -> Result<(TreeImage, Bytes), Refusal> {
         let guid = "a0000000-1111-4222-8333-444444444444".to_owned();
@@ -341,6 +364,28 @@ mod tests {
             fits(&tar, declared, 512),
             Err(Refusal::TooSmall { .. })
         ));
+    }
+
+    #[test]
+    fn a_tree_is_told_from_a_disk() {
+        let mut tar = vec![0; 1 << 20];
+        tar[257..262].copy_from_slice(b"ustar");
+        assert_eq!(
+            instead_of_a_disk(&tar, false).as_deref(),
+            Some("a tar archive")
+        );
+        assert_eq!(
+            instead_of_a_disk(&squashfs(1), false).as_deref(),
+            Some("squashfs")
+        );
+        assert_eq!(instead_of_a_disk(b"<html>", false), None);
+        assert!(instead_of_a_disk(&squashfs(1), true).is_some());
+        // A boot sector with a partition counts, whatever else is there.
+        tar[510..512].copy_from_slice(&[0x55, 0xaa]);
+        tar[446 + 4] = 0x83;
+        tar[446 + 8] = 1;
+        tar[446 + 12] = 100;
+        assert_eq!(instead_of_a_disk(&tar, false), None);
     }
 
     #[test]

@@ -9,15 +9,29 @@ use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::TargetDisk;
 use super::tree_disk::{OpenedTree, PartitionedTree};
-use crate::config::wire::RecordPolicy;
+use crate::config::wire::{ImageKind, RecordPolicy};
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::plan::layout::{self, Layout, Length};
 use crate::plan::step::{Span, Target};
 use crate::plan::tree_layout::NewTable;
+use crate::plan::tree_root;
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
 use crate::units::{Bytes, MIB};
+
+/// What was to be written to a disk as it is, is a tree: another plan is needed. Nothing has been written.
+#[derive(Debug, thiserror::Error)]
+#[error("it is {0}, a tree of files")]
+pub struct ItIsATree(pub String);
+
+impl From<ItIsATree> for Failure {
+    fn from(tree: ItIsATree) -> Failure {
+        Failure::new(Class::Config, "the image is no disk image")
+            .caused_by(tree)
+            .hint("set `image.kind` to Tree")
+    }
+}
 
 /// How far an installation is.
 #[derive(Debug)]
@@ -122,8 +136,21 @@ impl Stage {
         };
         let Source { image, root, .. } = source;
         source_disk::must_not_be_target(root, &image.locations, disk.target())?;
-        let mut stream = source.open(Purpose::Disk, budget)?;
+        let (mut stream, several) = if image.kind == ImageKind::Auto {
+            let mut parts = source.parts(Purpose::DiskOrTree, budget)?;
+            let stream = parts
+                .next_stream()?
+                .ok_or_else(|| Failure::new(Class::Bug, "the image has no part"))?;
+            (stream, parts.count() > 1)
+        } else {
+            (source.open(Purpose::Disk, budget)?, false)
+        };
         let first = source.first_block(&mut stream, reporter)?;
+        if image.kind == ImageKind::Auto
+            && let Some(what) = tree_root::instead_of_a_disk(&first, several)
+        {
+            return Err(ItIsATree(what).into());
+        }
         let length = stream.content_length();
         let head_len = usize::try_from(MIB).unwrap_or(usize::MAX);
         let head = first.get(..head_len).unwrap_or(&first);

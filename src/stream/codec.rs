@@ -88,6 +88,8 @@ pub enum Purpose {
     Root,
     /// To be unpacked into the root of a disk.
     Tree,
+    /// To be found out: a disk where it is one, else a tree.
+    DiskOrTree,
     /// To be kept as it is, whatever it is: a kernel or an initrd.
     File,
 }
@@ -96,7 +98,7 @@ impl Purpose {
     /// Whether a file system that is only read serves it.
     const fn takes_roots(self) -> bool {
         match self {
-            Purpose::Root | Purpose::Tree => true,
+            Purpose::Root | Purpose::Tree | Purpose::DiskOrTree => true,
             Purpose::Disk | Purpose::File => false,
         }
     }
@@ -259,7 +261,7 @@ fn is_cut(head: &[u8], magic: &[u8]) -> bool {
 
 fn unsupported(what: &str, name: &str, purpose: Purpose) -> Failure {
     let (wrong, hint) = match purpose {
-        Purpose::Disk => (
+        Purpose::Disk | Purpose::DiskOrTree => (
             "is not supported for a disk in this version",
             "convert it to qcow2 or to a raw image, compressed with zstd, gzip, xz, lz4 or bzip2 or not at all",
         ),

@@ -19,9 +19,12 @@ pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Probl
     let tree = image.kind == wire::ImageKind::Tree;
     let arguments = &disk.kernel_arguments;
     match disk.bootloader {
-        wire::Bootloader::Grub => problems.add(
+        wire::Bootloader::Grub | wire::Bootloader::ImageScript => problems.add(
             "disk.bootloader",
-            "boot loader Grub is not supported in this version: use Auto, Uki, SystemdBoot, ImageScript or None",
+            format!(
+                "boot loader {:?} is not supported in this version: use Auto, Uki, SystemdBoot or None",
+                disk.bootloader
+            ),
         ),
         wire::Bootloader::Auto => {}
         _ if !tree => problems.add(

@@ -108,6 +108,11 @@ pub(super) fn read(text: &[u8], arch: &str, purpose: Purpose) -> Result<Next, St
         (None, Some(layers)) => match purpose {
             Purpose::Disk => disk(&layers).map(|digest| vec![digest]),
             Purpose::Root => root(&layers),
+            // What is wrong with it as a disk is what people want to know.
+            Purpose::DiskOrTree => match disk(&layers) {
+                Ok(digest) => Ok(vec![digest]),
+                Err(why) => with_boot_files(&layers).map_err(|_| why),
+            },
             Purpose::Tree | Purpose::File => with_boot_files(&layers),
         }
         .map(Next::Layers),
@@ -397,7 +402,18 @@ mod tests {
             read(&[initrd, disk.clone(), kernel.clone(), squashfs.clone()]),
             found(&["a", "b", "c"])
         );
-        assert_eq!(read(&[kernel, squashfs]), found(&["a"]));
+        assert_eq!(read(&[kernel, squashfs.clone()]), found(&["a"]));
+        let either = |layers: &[String]| {
+            let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
+            super::read(text.as_bytes(), "x86_64", Purpose::DiskOrTree)
+        };
+        assert_eq!(either(&[squashfs.clone(), disk.clone()]), found(&["d"]));
+        assert_eq!(either(&[squashfs]), found(&["a"]));
+        assert!(
+            either(&[])
+                .unwrap_err()
+                .contains("none of its layers is a disk")
+        );
         assert_eq!(read(std::slice::from_ref(&tar)), found(&["e"]));
         assert!(
             read(&[disk])
