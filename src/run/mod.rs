@@ -14,6 +14,8 @@ pub mod progress;
 pub mod reread;
 pub mod source_disk;
 pub mod target_disk;
+pub mod teardown;
+pub mod wipe;
 pub mod zeros;
 
 use std::path::Path;
@@ -98,6 +100,10 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
     let Progress { disk, session } = progress;
     match step {
         Step::LockDisk { .. }
+        | Step::LockStack { .. }
+        | Step::TakeDown { .. }
+        | Step::ClaimDisk
+        | Step::WipeDisk { .. }
         | Step::OpenImage { .. }
         | Step::WriteMark { .. }
         | Step::ClearDisk { .. }
@@ -107,7 +113,9 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
-        | Step::BootEntry { .. } => Ok(Progress {
+        | Step::BootEntry { .. }
+        | Step::BootDisk { .. }
+        | Step::ForgetDiskBoot => Ok(Progress {
             disk: on_disk(step, disk, machine)?,
             session,
         }),
@@ -184,6 +192,10 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
+        Step::LockStack { target } => stage.lock_stack(target),
+        Step::TakeDown { device } => stage.take_down(device),
+        Step::ClaimDisk => stage.claim(),
+        Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
         Step::OpenImage { record, .. } => stage.open(
             &source(machine)?,
             *record,
@@ -213,6 +225,14 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
                     machine.reporter,
                 )?;
             }
+            Ok(stage)
+        }
+        Step::BootDisk { number, time, .. } => {
+            boot::disk_once(machine.root, *number, *time)?;
+            Ok(stage)
+        }
+        Step::ForgetDiskBoot => {
+            tolerate(boot::forget_disk(machine.root), step, machine.reporter)?;
             Ok(stage)
         }
         Step::BootEntry {

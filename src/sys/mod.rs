@@ -12,6 +12,7 @@ pub mod efivar;
 pub mod exec;
 pub mod kmsg;
 pub mod loopdev;
+pub mod md;
 pub mod mount;
 pub mod packet;
 pub mod power;

@@ -21,14 +21,13 @@ fn defaults_are_the_careful_ones() {
 #[test]
 fn what_is_not_carried_out_is_refused_by_name() {
     let all = request(&format!(
-        r#"{IMAGE},"disk":{{"keep":["data"],"grow":"root","wipe":"Zero","files":[{{"path":"/a","contents":""}}]}},"preserve":[{{"target":"/a","source":{{}}}}]"#
+        r#"{IMAGE},"disk":{{"keep":["data"],"grow":"root","files":[{{"path":"/a","contents":""}}]}},"preserve":[{{"target":"/a","source":{{}}}}]"#
     ))
     .unwrap_err();
     for key in [
         "preserve",
         "disk.keep",
         "disk.grow",
-        "disk.wipe",
         "disk.files",
     ] {
         assert!(
