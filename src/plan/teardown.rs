@@ -93,7 +93,7 @@ impl Why {
                 printable(parent)
             ),
             Why::Unknown { device } => format!(
-                "stop {} by its own program, then try again; ironroot takes down LVM, md, dm-crypt, bcache and loop devices only",
+                "stop {} by its own program, then try again; ironroot takes down LVM, md, dm-crypt, bcache and loop devices that stand on a disk only",
                 printable(device)
             ),
         }
@@ -129,6 +129,14 @@ fn decide(disk: &Disk, facts: &Facts) -> Result<Teardown, Why> {
         .holders
         .iter()
         .any(|h| matches!(h, Holder::Mount { .. } | Holder::Swap { .. }));
+    // Who attached a regular file as a device did so on purpose, and the file is the target only by its name.
+    if disk.dev == DevNum::default()
+        && let Some((_, device, _)) = edges(disk).next()
+    {
+        return Err(Why::Unknown {
+            device: device.to_owned(),
+        });
+    }
     let mut layers: BTreeMap<&str, (Layer, DevNum, &str)> = BTreeMap::new();
     for (_, holder, what) in edges(disk) {
         // A multipath map or a RAID of the firmware is the disk that was meant, whatever is mounted from it.

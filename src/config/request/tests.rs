@@ -24,12 +24,7 @@ fn what_is_not_carried_out_is_refused_by_name() {
         r#"{IMAGE},"disk":{{"keep":["data"],"grow":"root","files":[{{"path":"/a","contents":""}}]}},"preserve":[{{"target":"/a","source":{{}}}}]"#
     ))
     .unwrap_err();
-    for key in [
-        "preserve",
-        "disk.keep",
-        "disk.grow",
-        "disk.files",
-    ] {
+    for key in ["preserve", "disk.keep", "disk.grow", "disk.files"] {
         assert!(
             all.iter()
                 .any(|p| p == &format!("{key}: not supported in this version")),

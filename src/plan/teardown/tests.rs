@@ -52,7 +52,7 @@ fn mounted(device: &str) -> Holder {
 fn machine(holders: Vec<Holder>, others: Vec<Disk>) -> Facts {
     let mut disks = vec![Disk {
         holders,
-        ..device("sda", DiskKind::Disk, 0)
+        ..device("sda", DiskKind::Disk, 8)
     }];
     disks.extend(others);
     Facts {
@@ -179,6 +179,22 @@ fn what_nobody_here_knows_stays() {
         names(&circle),
         Err(Why::Unknown {
             device: "dm-0".to_owned()
+        })
+    );
+}
+
+#[test]
+fn a_loop_device_over_a_disk_goes_and_one_over_a_file_stays() {
+    let mut facts = machine(
+        vec![on("sda", "loop0")],
+        vec![device("loop0", DiskKind::Loop, 0)],
+    );
+    assert_eq!(names(&facts).unwrap(), ["loop0"]);
+    facts.disks[0].dev = DevNum::default();
+    assert_eq!(
+        names(&facts),
+        Err(Why::Unknown {
+            device: "loop0".to_owned()
         })
     );
 }
