@@ -207,7 +207,7 @@ pub struct Disk {
     pub overwrite: Option<Overwrite>,
     /// Partitions that survive: labels (with `*`) or numbers.
     pub keep: Vec<String>,
-    /// How the old content goes.
+    /// How the old content goes. Default: `Signatures`.
     pub wipe: Wipe,
     /// Label or number of the partition that takes the rest of the disk.
     pub grow: Option<String>,
@@ -239,7 +239,7 @@ pub struct Select {
     pub model: Option<String>,
     /// Vendor, exactly.
     pub vendor: Option<String>,
-    /// Size with a comparison: `>=200GiB`, `<2TB`, `=500GB`.
+    /// Size with a comparison: `>=200GiB`, `<2TB`, `=500GB`; or a range: `200GiB..2TB`.
     pub size: Option<Comparison>,
     /// Spins.
     pub rotational: Option<bool>,
@@ -276,15 +276,16 @@ pub enum Overwrite {
     Always,
 }
 
-/// How the old content goes.
+/// How the old content goes. Signatures at head and tail of disk and old partitions go in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Wipe {
-    /// Signatures at head and tail of disk and old partitions.
+    /// Nothing but these.
     #[default]
     Signatures,
-    /// The whole disk is discarded.
+    /// The whole disk is discarded (TRIM): quick, and what is read afterwards is the disk's choice. A disk that
+    /// cannot do that gets a warning.
     Discard,
-    /// The whole disk is zeroed.
+    /// The whole disk is zeroed, by the disk itself where it can.
     Zero,
 }
 

@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::preserve::Trouble;
+use super::teardown::Why;
 use crate::error::{Class, Failure, printable};
-use crate::host::{Content, Disk, Holder};
+use crate::host::{Content, Disk, Holder, holders};
 use crate::units::{Bytes, SectorSize};
 
 /// Why a plan is refused.
@@ -40,6 +41,8 @@ pub enum Refusal {
         disk: String,
         /// By what.
         holders: Vec<Holder>,
+        /// Why that stays.
+        why: Why,
     },
     /// The kernel refuses writes.
     ReadOnly {
@@ -182,7 +185,7 @@ impl Refusal {
                 "narrow the selector down (serial and wwn name one disk), or set `pick`".to_owned()
             }
             Refusal::NotADisk { next, .. } => next.clone(),
-            Refusal::Busy { .. } => "unmount, swap off or stop what holds it, then try again".to_owned(),
+            Refusal::Busy { why, .. } => why.next(),
             Refusal::ReadOnly { .. } => "check the disk's write protection".to_owned(),
             Refusal::Unreadable { .. } => {
                 "check the disk, or narrow the selector down to another; bootPolicy NetworkBootAlways does not ask what is installed".to_owned()
@@ -241,9 +244,10 @@ impl fmt::Display for Refusal {
                 list(f, candidates)
             }
             Refusal::NotADisk { path, what, .. } => write!(f, "target {path} {what}"),
-            Refusal::Busy { disk, holders } => {
+            Refusal::Busy { disk, holders, .. } => {
                 write!(f, "disk {disk} is in use:")?;
-                holders.iter().try_for_each(|h| write!(f, " {h};"))
+                let lines = holders::tree(disk, holders);
+                lines.iter().try_for_each(|line| write!(f, "\n  {line}"))
             }
             Refusal::ReadOnly { disk } => write!(f, "disk {disk} is read-only"),
             Refusal::Unreadable { disk, why } => write!(

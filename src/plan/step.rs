@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice};
+use super::teardown::Standing;
 use crate::config::request::{SystemChanges, Verity};
-use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
+use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
 use crate::error::printable;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
@@ -103,6 +104,12 @@ impl fmt::Display for Changes {
     }
 }
 
+/// The number of bytes of all `spans`.
+pub fn total(spans: &[Span]) -> Bytes {
+    let sum = |sum: u64, span: &Span| sum.saturating_add(span.length.0);
+    Bytes(spans.iter().fold(0, sum))
+}
+
 /// One step.
 #[derive(Clone, Debug, Serialize)]
 #[serde(
@@ -116,6 +123,18 @@ pub enum Step {
         /// The target.
         target: Target,
     },
+    /// Lock the target while something still stands on it: nobody builds on it anew meanwhile.
+    LockStack {
+        /// The target.
+        target: Target,
+    },
+    /// Take down a device that stands on the target and that nobody uses.
+    TakeDown {
+        /// The device.
+        device: Standing,
+    },
+    /// Open the locked target exclusively: nothing stands on it any more.
+    ClaimDisk,
     /// Open the image, read its head, and fit it to the disk. Refuses here what cannot work; nothing has
     /// been written yet.
     OpenImage {
@@ -136,6 +155,13 @@ pub enum Step {
     /// Zero the old boot structures and signatures, LBA 0 first.
     ClearDisk {
         /// What is zeroed, in this order.
+        spans: Vec<Span>,
+    },
+    /// Wipe the disk as a whole, LBA 0 first.
+    WipeDisk {
+        /// How.
+        method: Wipe,
+        /// What is wiped, in this order.
         spans: Vec<Span>,
     },
     /// Stream the image behind its head onto the disk.
@@ -173,6 +199,17 @@ pub enum Step {
         /// for ever.
         required: bool,
     },
+    /// Make UEFI firmware boot an entry of its own next, once, and remember that this was tried.
+    BootDisk {
+        /// The number in `Boot####`.
+        number: u16,
+        /// What the firmware's menu shows.
+        description: String,
+        /// When, in seconds since 1970.
+        time: u64,
+    },
+    /// Forget that booting from the disk was tried: the machine's next start may try again.
+    ForgetDiskBoot,
     /// Open the image of a session, read its head, and find out what it is and whether there is room.
     OpenRoot {
         /// Where it is, without secrets.
@@ -320,6 +357,10 @@ impl Step {
     pub const fn name(&self) -> &'static str {
         match self {
             Step::LockDisk { .. } => "lockDisk",
+            Step::LockStack { .. } => "lockStack",
+            Step::TakeDown { .. } => "takeDown",
+            Step::ClaimDisk => "claimDisk",
+            Step::WipeDisk { .. } => "wipeDisk",
             Step::OpenImage { .. } => "openImage",
             Step::WriteMark { .. } => "writeMark",
             Step::ClearDisk { .. } => "clearDisk",
@@ -331,6 +372,8 @@ impl Step {
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
             Step::BootEntry { .. } => "bootEntry",
+            Step::BootDisk { .. } => "bootDisk",
+            Step::ForgetDiskBoot => "forgetDiskBoot",
             Step::OpenRoot { .. } => "openRoot",
             Step::LoadRoot => "loadRoot",
             Step::MountRoot { .. } => "mountRoot",
@@ -349,18 +392,24 @@ impl Step {
         match self {
             Step::WriteMark { .. }
             | Step::ClearDisk { .. }
+            | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ChangeSystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
             Step::LockDisk { .. }
+            | Step::LockStack { .. }
+            | Step::TakeDown { .. }
+            | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::ReadBack
             | Step::OpenPartitions
             | Step::ClosePartitions
             | Step::RereadPartitions
             | Step::BootEntry { .. }
+            | Step::BootDisk { .. }
+            | Step::ForgetDiskBoot
             | Step::OpenRoot { .. }
             | Step::LoadRoot
             | Step::MountRoot { .. }
@@ -375,20 +424,28 @@ impl Step {
     /// Whether its failure only warns: the system is complete by then (a finished install is never undone).
     pub const fn may_fail(&self) -> bool {
         match self {
-            Step::RereadPartitions | Step::ZramSwap { .. } | Step::StartInstalled { .. } => true,
+            Step::RereadPartitions
+            | Step::ForgetDiskBoot
+            | Step::ZramSwap { .. }
+            | Step::StartInstalled { .. } => true,
             Step::BootEntry { required, .. } => !*required,
             Step::OpenSource { source } => !source.required,
             Step::Preserve { binding } => !binding.required,
             Step::LockDisk { .. }
+            | Step::LockStack { .. }
+            | Step::TakeDown { .. }
+            | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
             | Step::ClearDisk { .. }
+            | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::OpenPartitions
             | Step::ChangeSystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
+            | Step::BootDisk { .. }
             | Step::OpenRoot { .. }
             | Step::LoadRoot
             | Step::MountRoot { .. }
@@ -403,6 +460,27 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::LockDisk { target } => write!(f, "lock disk {target}"),
+            Step::LockStack { target } => {
+                write!(f, "lock disk {target}, on which something stands")
+            }
+            Step::TakeDown { device } => write!(
+                f,
+                "take down {} ({}, {}), which nobody uses",
+                printable(&device.what),
+                printable(&device.device),
+                device.dev
+            ),
+            Step::ClaimDisk => f.write_str("claim the disk, on which nothing stands any more"),
+            Step::WipeDisk { method, spans } => write!(
+                f,
+                "ERASE {} of the disk by {}",
+                total(spans).short(),
+                match method {
+                    Wipe::Discard => "discarding",
+                    Wipe::Zero => "zeroing",
+                    Wipe::Signatures => "its signatures",
+                }
+            ),
             Step::OpenImage {
                 locations,
                 digest,
@@ -424,14 +502,11 @@ impl fmt::Display for Step {
             }
             Step::WriteMark { .. } => f.write_str("ERASE begins: mark the disk as being installed"),
             Step::ClearDisk { spans } => {
-                let bytes = spans
-                    .iter()
-                    .fold(0u64, |sum, span| sum.saturating_add(span.length.0));
                 write!(
                     f,
                     "ERASE {} old boot structures and signatures ({})",
                     spans.len(),
-                    Bytes(bytes).short()
+                    total(spans).short()
                 )
             }
             Step::WriteBody { .. } => {
@@ -465,6 +540,16 @@ impl fmt::Display for Step {
                 )?;
                 f.write_str(if efi.boot_next { ", boot it next" } else { "" })
             }
+            Step::BootDisk {
+                number,
+                description,
+                ..
+            } => write!(
+                f,
+                "UEFI: boot entry Boot{number:04X} {:?} next, once",
+                printable(description)
+            ),
+            Step::ForgetDiskBoot => f.write_str("UEFI: forget that the disk was tried"),
             Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
             Step::MountRoot { place, verity } => write!(
                 f,

@@ -16,6 +16,8 @@ pub mod reread;
 pub mod source_disk;
 pub mod start;
 pub mod target_disk;
+pub mod teardown;
+pub mod wipe;
 pub mod zeros;
 
 use std::path::Path;
@@ -108,6 +110,10 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
     let Progress { disk, session } = progress;
     match step {
         Step::LockDisk { .. }
+        | Step::LockStack { .. }
+        | Step::TakeDown { .. }
+        | Step::ClaimDisk
+        | Step::WipeDisk { .. }
         | Step::OpenImage { .. }
         | Step::WriteMark { .. }
         | Step::ClearDisk { .. }
@@ -118,7 +124,9 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
-        | Step::BootEntry { .. } => Ok(Progress {
+        | Step::BootEntry { .. }
+        | Step::BootDisk { .. }
+        | Step::ForgetDiskBoot => Ok(Progress {
             disk: on_disk(step, disk, machine)?,
             session,
         }),
@@ -223,6 +231,10 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
+        Step::LockStack { target } => stage.lock_stack(target),
+        Step::TakeDown { device } => stage.take_down(device),
+        Step::ClaimDisk => stage.claim(),
+        Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
         Step::OpenImage { record, .. } => stage.open(
             &source(machine)?,
             *record,
@@ -263,6 +275,14 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
                     machine.reporter,
                 )?;
             }
+            Ok(stage)
+        }
+        Step::BootDisk { number, time, .. } => {
+            boot::disk_once(machine.root, *number, *time)?;
+            Ok(stage)
+        }
+        Step::ForgetDiskBoot => {
+            tolerate(boot::forget_disk(machine.root), step, machine.reporter)?;
             Ok(stage)
         }
         Step::BootEntry {

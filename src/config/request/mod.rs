@@ -93,6 +93,8 @@ pub struct DiskInstall {
     pub pick: wire::Pick,
     /// What may be erased.
     pub overwrite: wire::Overwrite,
+    /// How the old content goes.
+    pub wipe: wire::Wipe,
     /// Whether the disk carries its record.
     pub record: wire::RecordPolicy,
     /// Boot entries.
@@ -282,6 +284,7 @@ fn disk_install(
         select: disk.select.clone(),
         pick: disk.pick,
         overwrite: disk.overwrite.unwrap_or(default),
+        wipe: disk.wipe,
         record: disk.record,
         efi: disk.efi,
         changes: system::read(config, disk, problems),
