@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::memory_root::Room;
-use super::preserve::{Binding, SourceDevice};
+use super::preserve::{Binding, SourceDevice, Upper};
 use crate::config::request::Verity;
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
 use crate::error::printable;
@@ -145,6 +145,8 @@ pub enum Step {
         place: PathBuf,
         /// How the image is proven while it is read.
         verity: Option<Verity>,
+        /// Where what is written is kept; `None`: in memory.
+        upper: Option<Box<Upper>>,
     },
     /// Open a device with preserved content, give it a file system where it is blank, check the file system and
     /// mount it.
@@ -374,15 +376,20 @@ impl fmt::Display for Step {
                 f.write_str(if efi.boot_next { ", boot it next" } else { "" })
             }
             Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
-            Step::MountRoot { place, verity } => write!(
-                f,
-                "make it the root at {}{}",
-                place.display(),
-                match verity {
-                    Some(_) => ", every block proven when it is read",
-                    None => "",
+            Step::MountRoot {
+                place,
+                verity,
+                upper,
+            } => {
+                write!(f, "make it the root at {}", place.display())?;
+                if verity.is_some() {
+                    f.write_str(", every block proven when it is read")?;
                 }
-            ),
+                match upper {
+                    Some(upper) => write!(f, ", what is written on {upper}"),
+                    None => Ok(()),
+                }
+            }
             Step::OpenSource { source } => {
                 match source.format {
                     Some(fs) => write!(f, "ERASE: make {} on {source}, which is blank", fs.name())?,

@@ -168,7 +168,11 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
             reporter,
         ),
         Step::LoadRoot => session.load(reporter),
-        Step::MountRoot { place, verity } => session.mount(place, verity.as_ref()),
+        Step::MountRoot {
+            place,
+            verity,
+            upper,
+        } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serialize;
 
 use super::image::{self, Image};
+use super::preserve::{self, Preserved};
 use super::{Problems, wire};
 use crate::config::quantity::Amount;
 use crate::units::Bytes;
@@ -27,6 +28,8 @@ pub struct MemorySession {
     pub zram: Option<Amount>,
     /// dm-verity of the image.
     pub verity: Option<Verity>,
+    /// Where what is written is kept: an overlay over all of the root. `None`: in memory.
+    pub upper: Option<Preserved>,
 }
 
 /// How an image is proven block by block while it is read.
@@ -69,7 +72,14 @@ pub(super) fn read(
     // A mount over a parent would hide what was mounted below it.
     scratch.sort();
     let verity = memory.verity.as_ref().and_then(|v| verity(v, problems));
+    let upper = memory.upper.as_ref().and_then(|u| upper(u, problems));
     let image = image::read(config.image.as_ref()?, problems)?;
+    if memory.upper.is_some() && memory.method == wire::MemoryMethod::Extract {
+        problems.add(
+            "memory.upper",
+            "an unpacked image is in memory with all that is written: use `method` Overlay",
+        );
+    }
     if verity.is_some() && memory.method == wire::MemoryMethod::Extract {
         problems.add(
             "memory.verity",
@@ -84,7 +94,15 @@ pub(super) fn read(
         scratch,
         zram: memory.zram,
         verity,
+        upper,
     })
+}
+
+fn upper(given: &wire::Upper, problems: &mut Problems) -> Option<Preserved> {
+    let source = preserve::source_of(&given.source, "memory.upper.source", problems);
+    let subdir = preserve::inner_path(given.subdir.as_deref().unwrap_or_default())
+        .map_err(|why| problems.add("memory.upper.subdir", why));
+    Some(Preserved::whole_root(source?, subdir.ok()?))
 }
 
 fn verity(given: &wire::Verity, problems: &mut Problems) -> Option<Verity> {

@@ -34,7 +34,14 @@ pub struct Told<'a> {
 }
 
 /// Writes [`BOOT`]. It holds no secrets, and only root reads it.
-pub fn tell(told: &Told<'_>, proofs: &[Verified], layout: &RootLayout) -> Result<()> {
+///
+/// `upper` is the device that takes what is written; `None`: memory.
+pub fn tell(
+    told: &Told<'_>,
+    proofs: &[Verified],
+    layout: &RootLayout,
+    upper: Option<&Path>,
+) -> Result<()> {
     let sum = |bytes: fn(&Verified) -> Bytes| {
         proofs
             .iter()
@@ -62,7 +69,9 @@ pub fn tell(told: &Told<'_>, proofs: &[Verified], layout: &RootLayout) -> Result
         "proven": proofs.iter().all(Verified::is_proven),
         "downloadBytes": sum(Verified::received),
         "contentBytes": sum(Verified::content_length),
-        "writableBytes": layout.size.0,
+        // What memory takes.
+        "writableBytes": upper.is_none().then_some(layout.size.0),
+        "upper": upper,
     });
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::OpenOptions::new()
