@@ -427,6 +427,31 @@ fn scratch_paths_are_a_tmpfs_each() {
 }
 
 #[test]
+fn no_secret_is_left_for_the_new_system_to_find() {
+    let lab = Lab::new();
+    let image = lab.squashfs(&lab.system("root"), "a.squashfs");
+    let mut config = session::config(image.to_str().unwrap());
+    // Nobody listens there, and the next place has it.
+    config["image"]["url"] = json!("http://user:s3cr3t@127.0.0.1:9/a?token=s3cr3t");
+    config["image"]["mirrors"] = json!([image.to_str().unwrap()]);
+    config["image"]["headers"] = json!({ "Authorization": "Bearer s3cr3t" });
+    let seen = lab.play(
+        &config,
+        r#"echo "found=$(grep -rl s3cr3t /run "$root" | tr '\n' ' ')"
+        echo "names=$(grep -o 127.0.0.1:9 /run/ironroot/events.jsonl | head -n1)""#,
+    );
+    assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+    assert_eq!(seen.fact("found"), "");
+    // The place itself is named: what was looked at are the right files.
+    assert_eq!(seen.fact("names"), "127.0.0.1:9");
+    assert!(
+        !seen.ended.stderr.contains("s3cr3t"),
+        "{}",
+        seen.ended.stderr
+    );
+}
+
+#[test]
 fn nothing_on_the_command_line_asks_for_the_helper() {
     let ended = program::ironroot(&["initrd", "--sysroot", "/nonexistent"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
