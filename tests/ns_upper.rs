@@ -221,6 +221,20 @@ fn garden_linuxs_words_keep_the_root_or_a_part_of_it() {
     // As there: the two directories are in the root of the file system.
     assert_eq!(debugfs(&device, "cat /upper/etc/count"), "2\n");
 
+    // A part of it that is not kept, with its content.
+    let mixed = format!("{by_node},/etc:tmpfs,/srv/new:tmpfs");
+    let look = r#"
+        echo "etc=$(cat "$root/etc/count") $(stat -c %a "$root/etc") $(stat -fc %T "$root/srv/new")"
+        echo 9 >"$root/etc/count"; echo kept >"$root/kept"; sync"#;
+    for _ in 0..2 {
+        let seen = words(&lab, &mixed, look);
+        assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+        assert_eq!(seen.fact("etc"), "2 755 overlayfs");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    assert_eq!(debugfs(&device, "cat /upper/kept"), "kept\n");
+    assert_eq!(debugfs(&device, "cat /upper/etc/count"), "2\n");
+
     let part = ext4("PART");
     let some = format!(
         "gl.url={image} gl.ovl=/:tmpfs,/home:tmpfs,/var/lib:{}",
@@ -243,7 +257,7 @@ fn garden_linuxs_words_keep_the_root_or_a_part_of_it() {
     nothing.failed_with(16, &["is blank"]);
     assert!(blank.bytes().iter().all(|b| *b == 0));
     for (ovl, why) in [
-        ("/:/dev/vda,/home:tmpfs", "/home:tmpfs"),
+        ("/:/dev/vda,/:/dev/vdb", "second place"),
         ("/etc:/dev/vda", "the system itself"),
         ("/var:var", "only tmpfs and a device"),
     ] {

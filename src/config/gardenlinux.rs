@@ -56,15 +56,24 @@ pub fn config(cmdline: &Cmdline, root: &Path) -> Result<Option<Made>> {
             });
         }
     };
-    let Layers { upper, preserve } = layers;
-    let of_initrd = url == EMBEDDED && upper.is_none() && preserve.is_empty();
+    let Layers {
+        upper,
+        volatile,
+        preserve,
+    } = layers;
+    let memory = match upper {
+        // Below a tmpfs over all of the root, one over a part changes nothing.
+        None => json!({}),
+        Some(source) => json!({ "upper": { "source": source }, "volatile": volatile }),
+    };
+    let of_initrd = url == EMBEDDED && memory == json!({}) && preserve.is_empty();
     let digest = baked.or_else(|| layer_digest(&url));
     let text = json!({
         "apiVersion": "ironroot.dev/v1alpha1",
         "kind": "BootConfig",
         // A server of a boot operator says by HTTP where the kernel is, too: less proof is not lost here.
         "image": { "url": url, "digest": digest.map(|d| format!("sha256:{d}")), "insecure": true },
-        "memory": upper.map_or(json!({}), |source| json!({ "upper": { "source": source } })),
+        "memory": memory,
         "preserve": preserve,
     });
     Ok(Some(Made {
@@ -79,6 +88,8 @@ pub fn config(cmdline: &Cmdline, root: &Path) -> Result<Option<Made>> {
 struct Layers {
     /// The source of the root's upper layer; `None`: a tmpfs.
     upper: Option<Value>,
+    /// Parts of the root with a tmpfs for what is written.
+    volatile: Vec<String>,
     /// Entries of `preserve`: a part of the root with an upper layer of its own.
     preserve: Vec<Value>,
 }
@@ -87,7 +98,6 @@ struct Layers {
 /// directory `upper` of its file system, with `work` beside it.
 fn layers(list: &str) -> Result<Layers> {
     let mut layers = Layers::default();
-    let mut volatile = None;
     for entry in list.split(',').map(str::trim).filter(|e| !e.is_empty()) {
         let refuse = |why: &str| {
             Failure::new(
@@ -101,9 +111,8 @@ fn layers(list: &str) -> Result<Layers> {
             .filter(|(path, _)| path.starts_with('/'))
             .ok_or_else(|| refuse("not PATH:tmpfs and not PATH:DEVICE"))?;
         match (path, place) {
-            // Below a tmpfs over all of the root, one over a part changes nothing.
             ("/", "tmpfs") => {}
-            (_, "tmpfs") => volatile = Some(entry),
+            (path, "tmpfs") => layers.volatile.push(path.to_owned()),
             (_, device) if !device.starts_with("/dev/") => {
                 return Err(
                     refuse("only tmpfs and a device below /dev can take what is written").hint(
@@ -127,17 +136,7 @@ fn layers(list: &str) -> Result<Layers> {
             }
         }
     }
-    match (&layers.upper, volatile) {
-        (Some(_), Some(entry)) => Err(Failure::new(
-            Class::Config,
-            format!(
-                "kernel argument gl.ovl={}: a tmpfs over a part of a root that is kept is not supported in this version",
-                printable(entry)
-            ),
-        )
-        .hint("give an ironroot config with `memory.upper` and `memory.scratch`")),
-        _ => Ok(layers),
-    }
+    Ok(layers)
 }
 
 /// The source of `memory.upper` and `preserve` that the node or link `device` means; links are known without udev.
@@ -272,8 +271,6 @@ mod tests {
         }
         let both = made("gl.url=http://h/x gl.ovl=/:/dev/a,/:/dev/b", root.path());
         assert!(both.unwrap_err().to_string().contains("second place"));
-        let both = made("gl.url=http://h/x gl.ovl=/:/dev/a,/home:tmpfs", root.path());
-        assert!(both.unwrap_err().to_string().contains("/home:tmpfs"));
         std::fs::write(root.path().join("root.squashfs.sha256sum"), "hello").unwrap();
         assert!(made("gl.url=http://h/x", root.path()).is_err());
     }
@@ -318,6 +315,11 @@ mod tests {
             assert!(!upper.format && upper.required);
         }
         let parts = sources("/:tmpfs,/home:tmpfs,/var:/dev/vda1,/srv:/dev/disk/by-label/S");
+        let both = made("gl.live=1 gl.ovl=/:/dev/vda1,/etc:tmpfs", root.path());
+        let Goal::Memory(session) = request(&both.unwrap().unwrap()).goal else {
+            panic!("no session");
+        };
+        assert_eq!(session.volatile, [Path::new("/etc")]);
         let targets: Vec<_> = parts.iter().map(|p| p.target.to_str().unwrap()).collect();
         assert_eq!(targets, ["/srv", "/var"]);
         assert!(parts.iter().all(|p| !p.options.flags.nosuid && !p.format));

@@ -416,6 +416,8 @@ pub struct Memory {
     /// A file system on a disk that takes what is written, so that it outlives the session. Default: none, memory
     /// takes it.
     pub upper: Option<Upper>,
+    /// Paths that show what the root has, and what is written there stays in memory although `upper` keeps the rest.
+    pub volatile: Vec<String>,
 }
 
 /// What is written in a session, kept on a file system that exists.

@@ -115,6 +115,15 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
         };
         (path.clone(), scratch)
     }));
+    mounts.extend(session.volatile.iter().enumerate().map(|(number, path)| {
+        let volatile = Step::Volatile {
+            path: path.clone(),
+            number,
+            size: room.size,
+            inodes: room.inodes,
+        };
+        (path.clone(), volatile)
+    }));
     preserve::sort(&mut mounts);
     steps.extend(mounts.into_iter().map(|(_, step)| step));
     if let Some(zram) = session.zram {

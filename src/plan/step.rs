@@ -168,6 +168,17 @@ pub enum Step {
         /// How many files.
         inodes: u64,
     },
+    /// At a path of a root whose writes are kept: the same content, and what is written stays in memory.
+    Volatile {
+        /// The path in the root.
+        path: PathBuf,
+        /// Which of them it is.
+        number: usize,
+        /// How much may be written.
+        size: Bytes,
+        /// How many files.
+        inodes: u64,
+    },
     /// Swap in compressed memory.
     ZramSwap {
         /// How much may be swapped out.
@@ -252,6 +263,7 @@ impl Step {
             Step::OpenSource { .. } => "openSource",
             Step::Preserve { .. } => "preserve",
             Step::Scratch { .. } => "scratch",
+            Step::Volatile { .. } => "volatile",
             Step::ZramSwap { .. } => "zramSwap",
             Step::CheckRoot { .. } => "checkRoot",
             Step::Handoff(_) => "handoff",
@@ -278,6 +290,7 @@ impl Step {
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::ZramSwap { .. }
             | Step::CheckRoot { .. }
             | Step::Handoff(_) => false,
@@ -304,6 +317,7 @@ impl Step {
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::CheckRoot { .. }
             | Step::Handoff(_) => false,
         }
@@ -401,6 +415,12 @@ impl fmt::Display for Step {
             Step::Scratch { path, size, .. } => {
                 write!(f, "a tmpfs at {} ({})", path.display(), size.short())
             }
+            Step::Volatile { path, size, .. } => write!(
+                f,
+                "what is written below {} stays in memory ({})",
+                path.display(),
+                size.short()
+            ),
             Step::ZramSwap { size } => write!(f, "swap in compressed memory ({})", size.short()),
             Step::CheckRoot { init, .. } => write!(
                 f,

@@ -117,6 +117,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::OpenSource { .. }
         | Step::Preserve { .. }
         | Step::Scratch { .. }
+        | Step::Volatile { .. }
         | Step::ZramSwap { .. }
         | Step::CheckRoot { .. } => Ok(Progress {
             disk,
@@ -176,6 +177,12 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
+        Step::Volatile {
+            path,
+            number,
+            size,
+            inodes,
+        } => session.volatile(path, *number, (*size, *inodes)),
         Step::ZramSwap { size } => {
             tolerate(zram::swap_on(machine.root, *size), step, reporter)?;
             Ok(session)

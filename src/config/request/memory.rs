@@ -30,6 +30,8 @@ pub struct MemorySession {
     pub verity: Option<Verity>,
     /// Where what is written is kept: an overlay over all of the root. `None`: in memory.
     pub upper: Option<Preserved>,
+    /// Paths below which what is written stays in memory all the same.
+    pub volatile: Vec<PathBuf>,
 }
 
 /// How an image is proven block by block while it is read.
@@ -47,6 +49,9 @@ const NOT_SCRATCH: [&str; 12] = [
     "/", "/proc", "/sys", "/dev", "/run", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64",
     "/boot",
 ];
+
+/// What the kernel mounts.
+const KERNELS: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
 
 /// The meaning of `memory`.
 pub(super) fn read(
@@ -71,6 +76,7 @@ pub(super) fn read(
     }
     // A mount over a parent would hide what was mounted below it.
     scratch.sort();
+    let volatile = volatile(memory, &scratch, problems);
     let verity = memory.verity.as_ref().and_then(|v| verity(v, problems));
     let upper = memory.upper.as_ref().and_then(|u| upper(u, problems));
     let image = image::read(config.image.as_ref()?, problems)?;
@@ -95,7 +101,36 @@ pub(super) fn read(
         zram: memory.zram,
         verity,
         upper,
+        volatile,
     })
+}
+
+fn volatile(memory: &wire::Memory, scratch: &[PathBuf], problems: &mut Problems) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = Vec::new();
+    for (i, text) in memory.volatile.iter().enumerate() {
+        let key = format!("memory.volatile[{i}]");
+        match plain_path(text) {
+            Err(why) => problems.add(&key, why),
+            Ok(path) if path == Path::new("/") => {
+                problems.add(&key, "without `upper` all of the root is");
+            }
+            Ok(path) if KERNELS.iter().any(|k| path.starts_with(k)) => {
+                problems.add(&key, "the kernel mounts something there");
+            }
+            Ok(path) if all.contains(&path) || scratch.contains(&path) => {
+                problems.add(&key, "given twice");
+            }
+            Ok(path) => all.push(path),
+        }
+    }
+    if memory.upper.is_none() && !memory.volatile.is_empty() {
+        problems.add(
+            "memory.volatile",
+            "only with `upper`: all that is written is in memory",
+        );
+    }
+    all.sort();
+    all
 }
 
 fn upper(given: &wire::Upper, problems: &mut Problems) -> Option<Preserved> {

@@ -292,6 +292,17 @@ impl Session {
         }
     }
 
+    /// At `path` of the root: what it has, and what is written stays in memory.
+    pub fn volatile(self, path: &Path, number: usize, limits: (Bytes, u64)) -> Result<Session> {
+        match self {
+            Session::Mounted(mut mounted) => {
+                session::volatile(&mounted.place, path, number, limits, &mut mounted.mounts)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("volatile")),
+        }
+    }
+
     /// Checks that the root can be started.
     pub fn check(self, init: Option<&str>, reporter: &Reporter) -> Result<Session> {
         match self {

@@ -26,8 +26,10 @@ pub const LOWER: &str = "/run/ironroot/lower";
 
 /// What is written.
 const UPPER: &str = "/run/ironroot/upper";
-const DATA: &str = "data";
-const WORK: &str = "work";
+
+/// The two directories of an upper layer in memory.
+pub(super) const DATA: &str = "data";
+pub(super) const WORK: &str = "work";
 
 /// How [`mount`] makes a root.
 #[derive(Clone, Copy, Debug)]
