@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::memory_root::Room;
-use super::preserve::{Binding, SourceDevice};
+use super::preserve::{Binding, SourceDevice, Upper};
 use super::teardown::Standing;
 use crate::config::request::{SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
@@ -233,6 +233,8 @@ pub enum Step {
         place: PathBuf,
         /// How the image is proven while it is read.
         verity: Option<Verity>,
+        /// Where what is written is kept; `None`: in memory.
+        upper: Option<Box<Upper>>,
     },
     /// Open a device with preserved content, give it a file system where it is blank, check the file system and
     /// mount it.
@@ -249,6 +251,17 @@ pub enum Step {
     Scratch {
         /// The path in the root.
         path: PathBuf,
+        /// How much may be written.
+        size: Bytes,
+        /// How many files.
+        inodes: u64,
+    },
+    /// At a path of a root whose writes are kept: the same content, and what is written stays in memory.
+    Volatile {
+        /// The path in the root.
+        path: PathBuf,
+        /// Which of them it is.
+        number: usize,
         /// How much may be written.
         size: Bytes,
         /// How many files.
@@ -380,6 +393,7 @@ impl Step {
             Step::OpenSource { .. } => "openSource",
             Step::Preserve { .. } => "preserve",
             Step::Scratch { .. } => "scratch",
+            Step::Volatile { .. } => "volatile",
             Step::ZramSwap { .. } => "zramSwap",
             Step::CheckRoot { .. } => "checkRoot",
             Step::StartInstalled { .. } => "startInstalled",
@@ -414,6 +428,7 @@ impl Step {
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::ZramSwap { .. }
             | Step::CheckRoot { .. }
             | Step::StartInstalled { .. }
@@ -450,6 +465,7 @@ impl Step {
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::CheckRoot { .. }
             | Step::Handoff(_) => false,
         }
@@ -551,15 +567,20 @@ impl fmt::Display for Step {
             ),
             Step::ForgetDiskBoot => f.write_str("UEFI: forget that the disk was tried"),
             Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
-            Step::MountRoot { place, verity } => write!(
-                f,
-                "make it the root at {}{}",
-                place.display(),
-                match verity {
-                    Some(_) => ", every block proven when it is read",
-                    None => "",
+            Step::MountRoot {
+                place,
+                verity,
+                upper,
+            } => {
+                write!(f, "make it the root at {}", place.display())?;
+                if verity.is_some() {
+                    f.write_str(", every block proven when it is read")?;
                 }
-            ),
+                match upper {
+                    Some(upper) => write!(f, ", what is written on {upper}"),
+                    None => Ok(()),
+                }
+            }
             Step::OpenSource { source } => {
                 match source.format {
                     Some(fs) => write!(f, "ERASE: make {} on {source}, which is blank", fs.name())?,
@@ -571,6 +592,12 @@ impl fmt::Display for Step {
             Step::Scratch { path, size, .. } => {
                 write!(f, "a tmpfs at {} ({})", path.display(), size.short())
             }
+            Step::Volatile { path, size, .. } => write!(
+                f,
+                "what is written below {} stays in memory ({})",
+                path.display(),
+                size.short()
+            ),
             Step::ZramSwap { size } => write!(f, "swap in compressed memory ({})", size.short()),
             Step::CheckRoot { init, .. } => write!(
                 f,

@@ -136,6 +136,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::OpenSource { .. }
         | Step::Preserve { .. }
         | Step::Scratch { .. }
+        | Step::Volatile { .. }
         | Step::ZramSwap { .. }
         | Step::CheckRoot { .. } => Ok(Progress {
             disk,
@@ -215,10 +216,20 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
             reporter,
         ),
         Step::LoadRoot => session.load(reporter),
-        Step::MountRoot { place, verity } => session.mount(place, verity.as_ref()),
+        Step::MountRoot {
+            place,
+            verity,
+            upper,
+        } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
+        Step::Volatile {
+            path,
+            number,
+            size,
+            inodes,
+        } => session.volatile(path, *number, (*size, *inodes)),
         Step::ZramSwap { size } => {
             tolerate(zram::swap_on(machine.root, *size), step, reporter)?;
             Ok(session)

@@ -73,6 +73,15 @@ impl Request {
         }
     }
 
+    /// All that is kept on devices: what is preserved, and what is written to the root.
+    pub fn sources(&self) -> impl Iterator<Item = &Preserved> {
+        let upper = match &self.goal {
+            Goal::Memory(session) => session.upper.as_ref(),
+            Goal::Nothing | Goal::Disk(_) => None,
+        };
+        self.preserve.iter().chain(upper)
+    }
+
     /// The installation, where one is wanted.
     pub fn disk(&self) -> Option<&DiskInstall> {
         match &self.goal {
