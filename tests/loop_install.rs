@@ -109,13 +109,13 @@ fn an_mbr_image_changes_nothing_but_gains_its_record() {
     let now = disk.bytes();
     same(&now[..RECORD.start], &image[..RECORD.start], "head");
     same(&now[MIB..image.len()], &image[MIB..], "body");
-    let untouched = &now[image.len()..15 * MIB];
+    let untouched = &now[image.len()..14 * MIB];
     same(
         untouched,
         &vec![PATTERN; untouched.len()],
         "behind the image",
     );
-    same(&now[15 * MIB..], &vec![0; MIB], "the old tail");
+    same(&now[14 * MIB..], &vec![0; 2 * MIB], "the old tail");
     let record = record::decode(&now[RECORD]).unwrap().unwrap();
     assert_eq!(
         (record.state, record.disk.mbr_signature.as_deref()),

@@ -79,12 +79,12 @@ fn a_disk_used_as_swap_is_refused() {
 }
 
 #[test]
-fn a_disk_below_another_device_is_refused() {
+fn a_disk_below_another_device_is_refused_without_permission() {
     let (_directory, path) = stored(&mbr(4, 3));
     let disk = LoopDevice::patterned(16);
     let upper = tool("losetup", &["--find", "--show", disk.arg()]);
     let upper = upper.trim();
-    let ended = install(&path, "", &disk, ALWAYS);
+    let ended = install(&path, "", &disk, &["--overwrite", "IfOurs"]);
     tool("losetup", &["--detach", upper]);
     ended.failed_with(13, &["in use", upper.trim_start_matches("/dev/")]);
     assert_pattern(&disk);

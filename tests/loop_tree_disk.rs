@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use support::disk_image::sha256;
+use support::fault_server::{FaultServer, Serve, file, status};
 use support::loop_device::{LoopDevice, tool, try_tool};
 use support::program::{Config, Ended};
 use tree_support::{assert_same, shell, walk};
@@ -535,4 +536,113 @@ fn a_unified_kernel_image_is_what_firmware_finds() {
             esp.file("EFI/Linux/os-6.1.efi") == bytes && esp.file("EFI/BOOT/BOOTX64.EFI") == bytes
         );
     }
+}
+
+/// A registry of one image over plain HTTP: its layers by media type. The reference is pinned.
+fn registry(layers: &[(&str, Vec<u8>)]) -> (FaultServer, String) {
+    let entries: Vec<Value> = layers
+        .iter()
+        .map(|(kind, bytes)| json!({ "mediaType": kind, "digest": sha256(bytes), "size": bytes.len() }))
+        .collect();
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": { "mediaType": "application/vnd.oci.empty.v1+json", "digest": sha256(b"{}"), "size": 2 },
+        "layers": entries,
+    });
+    let manifest = serde_json::to_vec(&manifest).unwrap();
+    let digest = sha256(&manifest);
+    let blobs: Vec<(String, Vec<u8>)> = layers
+        .iter()
+        .map(|(_, bytes)| (format!("/v2/os/blobs/{}", sha256(bytes)), bytes.clone()))
+        .chain([(format!("/v2/os/manifests/{digest}"), manifest)])
+        .collect();
+    let server = FaultServer::start(move |request| {
+        let right = Serve {
+            headers: &[],
+            ranges: true,
+            stop_after: None,
+        };
+        match blobs.iter().find(|(path, _)| *path == request.target) {
+            Some((_, bytes)) => file(request, bytes, right),
+            None => status("404 Not Found", &[]),
+        }
+    });
+    let reference = format!("oci://127.0.0.1:{}/os@{digest}", server.port());
+    (server, reference)
+}
+
+fn from_registry(case: &Case, reference: &str) -> Config {
+    let mut config = Config::new(reference, "", &case.disk)
+        .with("/image/kind", json!("Tree"))
+        .with("/image/plainHttp", json!(true))
+        .with("/disk/bootloader", json!("SystemdBoot"));
+    config.value["image"]
+        .as_object_mut()
+        .unwrap()
+        .remove("digest");
+    config
+}
+
+#[test]
+fn the_layers_of_a_container_image_become_one_root() {
+    let case = Case::new(256);
+    let first = fs::read(case.tar("a.tar.gz")).unwrap();
+    // The second layer adds, replaces and takes away.
+    shell(
+        "mkdir -p second/etc second/var && echo new >second/etc/added && : >second/var/.wh.sparse && tar -C second -cf second.tar .
+         rm tree/var/sparse && cp second/etc/added tree/etc/added",
+        case.directory.path(),
+    );
+    let second = fs::read(case.directory.path().join("second.tar")).unwrap();
+    let layer = "application/vnd.oci.image.layer.v1.tar";
+    let gzip = format!("{layer}+gzip");
+    let (_server, reference) = registry(&[(&gzip, first.clone()), (layer, second)]);
+    from_registry(&case, &reference).install(&[]).succeeded();
+    let [_, root] = case.is_installed();
+    root.look(|found| {
+        assert_eq!(fs::read(found.join("etc/added")).unwrap(), b"new\n");
+        assert!(!found.join("var/sparse").exists() && !found.join("var/.wh.sparse").exists());
+        assert!(found.join("bin/tool").exists());
+    });
+
+    // A blob that is not what the manifest names: nothing boots.
+    let (_server, reference) = registry(&[(&gzip, first), (layer, b"no archive".to_vec())]);
+    from_registry(&case, &reference)
+        .with("/disk/overwrite", json!("Always"))
+        .install(&[])
+        .failed_with(12, &["archive", "unpackTree"]);
+    case.has_no_table();
+}
+
+#[test]
+fn kernel_and_initramfs_layers_complete_a_squashfs_without_them() {
+    let case = Case::new(256);
+    let boot = case.tree().join("boot");
+    let kernel = fs::read(boot.join(format!("vmlinuz-{VERSION}"))).unwrap();
+    // Compressed: it stays so.
+    let initrd = support::disk_image::compressed(
+        "gzip",
+        &fs::read(boot.join(format!("initrd.img-{VERSION}"))).unwrap(),
+    );
+    fs::remove_dir_all(&boot).unwrap();
+    let squashfs = fs::read(case.squashfs()).unwrap();
+    let kind = |name: &str| format!("application/vnd.ironcore.image.{name}");
+    let (_server, reference) = registry(&[
+        (&kind("kernel"), kernel.clone()),
+        (&kind("initramfs"), initrd.clone()),
+        (&kind("squashfs"), squashfs),
+    ]);
+    let ended = from_registry(&case, &reference).install(&[]).succeeded();
+    assert!(
+        ended.stderr.contains("comes from a layer of its own"),
+        "{}",
+        ended.stderr
+    );
+    let [esp, root] = case.is_installed();
+    assert!(esp.file(&format!("debian/{VERSION}/linux")) == kernel);
+    assert!(esp.file(&format!("debian/{VERSION}/initrd")) == initrd);
+    root.look(|found| {
+        assert!(fs::read(found.join(format!("boot/initrd.img-{VERSION}"))).unwrap() == initrd);
+    });
 }

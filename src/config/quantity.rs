@@ -170,7 +170,8 @@ json_string!(
     "a size (512MiB, 20GB), a percentage (50%), or Rest"
 );
 
-/// A size and how it is compared: `>=200GiB`, `<2TB`, `=500GB`; without an operator: equal.
+/// A size and how it is compared: `>=200GiB`, `<2TB`, `=500GB`; without an operator: equal. `200GiB..2TB`: no
+/// less than the one and no more than the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comparison {
     /// The operator.
@@ -192,6 +193,8 @@ pub enum Operator {
     LessThan,
     /// `=`
     Equal,
+    /// No less than the size, and no more than this.
+    UpTo(Bytes),
 }
 
 impl Operator {
@@ -214,6 +217,7 @@ impl Comparison {
             Operator::AtMost => size <= self.size,
             Operator::LessThan => size < self.size,
             Operator::Equal => size == self.size,
+            Operator::UpTo(most) => (self.size..=most).contains(&size),
         }
     }
 }
@@ -222,6 +226,16 @@ impl FromStr for Comparison {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Comparison, ParseError> {
+        if let Some((least, most)) = text.split_once("..") {
+            let (size, most) = (least.parse()?, most.parse()?);
+            if size > most {
+                return Err(ParseError(format!(
+                    "{text:?} is a range that ends before it begins"
+                )));
+            }
+            let operator = Operator::UpTo(most);
+            return Ok(Comparison { operator, size });
+        }
         let found = Operator::TABLE
             .iter()
             .find_map(|(sign, op)| Some((*op, text.strip_prefix(sign)?)));
@@ -235,6 +249,9 @@ impl FromStr for Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Operator::UpTo(most) = self.operator {
+            return write!(f, "{}..{}", self.size.0, most.0);
+        }
         let sign = Operator::TABLE
             .iter()
             .find(|(_, op)| *op == self.operator)
@@ -245,8 +262,8 @@ impl fmt::Display for Comparison {
 
 json_string!(
     Comparison,
-    "^(>=|<=|>|<|=)?[0-9]+ ?([KMGT]i?B?|[kMGT]B|B)?$",
-    "a size with a comparison: >=200GiB, <2TB, =500GB"
+    "^(>=|<=|>|<|=)?[0-9]+ ?([KMGT]i?B?|[kMGT]B|B)?$|^[0-9]+ ?([KMGT]i?B?|[kMGT]B|B)?\\.\\.[0-9]+ ?([KMGT]i?B?|[kMGT]B|B)?$",
+    "a size with a comparison: >=200GiB, <2TB, =500GB; or a range: 200GiB..2TB"
 );
 
 #[cfg(test)]
@@ -261,7 +278,20 @@ mod tests {
         assert!(less.allows(Bytes(1)) && !less.allows(Bytes(2_000_000_000_000)));
         let equal: Comparison = "4096".parse().unwrap();
         assert!(equal.allows(Bytes(4096)) && !equal.allows(Bytes(4097)));
-        for text in [">>1", "=>1", "", "about 3GB"] {
+        let range: Comparison = "1KiB..2KiB".parse().unwrap();
+        let allowed = [1023, 1024, 2048, 2049].map(|n| range.allows(Bytes(n)));
+        assert_eq!(allowed, [false, true, true, false]);
+        assert_eq!(range.to_string().parse::<Comparison>().unwrap(), range);
+        for text in [
+            ">>1",
+            "=>1",
+            "",
+            "about 3GB",
+            "2..1",
+            "..2",
+            "1..",
+            ">=1..2",
+        ] {
             assert!(text.parse::<Comparison>().is_err(), "{text}");
         }
         assert_eq!(

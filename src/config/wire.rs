@@ -207,7 +207,7 @@ pub struct Disk {
     pub overwrite: Option<Overwrite>,
     /// Partitions that survive: labels (with `*`) or numbers.
     pub keep: Vec<String>,
-    /// How the old content goes.
+    /// How the old content goes. Default: `Signatures`.
     pub wipe: Wipe,
     /// Label or number of the partition that takes the rest of the disk.
     pub grow: Option<String>,
@@ -239,7 +239,7 @@ pub struct Select {
     pub model: Option<String>,
     /// Vendor, exactly.
     pub vendor: Option<String>,
-    /// Size with a comparison: `>=200GiB`, `<2TB`, `=500GB`.
+    /// Size with a comparison: `>=200GiB`, `<2TB`, `=500GB`; or a range: `200GiB..2TB`.
     pub size: Option<Comparison>,
     /// Spins.
     pub rotational: Option<bool>,
@@ -276,15 +276,16 @@ pub enum Overwrite {
     Always,
 }
 
-/// How the old content goes.
+/// How the old content goes. Signatures at head and tail of disk and old partitions go in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Wipe {
-    /// Signatures at head and tail of disk and old partitions.
+    /// Nothing but these.
     #[default]
     Signatures,
-    /// The whole disk is discarded.
+    /// The whole disk is discarded (TRIM): quick, and what is read afterwards is the disk's choice. A disk that
+    /// cannot do that gets a warning.
     Discard,
-    /// The whole disk is zeroed.
+    /// The whole disk is zeroed, by the disk itself where it can.
     Zero,
 }
 
@@ -413,6 +414,21 @@ pub struct Memory {
     pub zram: Option<Amount>,
     /// dm-verity of a squashfs or erofs image whose hash tree is part of it.
     pub verity: Option<Verity>,
+    /// A file system on a disk that takes what is written, so that it outlives the session. Default: none, memory
+    /// takes it.
+    pub upper: Option<Upper>,
+    /// Paths that show what the root has, and what is written there stays in memory although `upper` keeps the rest.
+    pub volatile: Vec<String>,
+}
+
+/// What is written in a session, kept on a file system that exists.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Upper {
+    /// Where the file system is.
+    pub source: PreserveSource,
+    /// Directory in it that holds the overlay's directories `upper` and `work`. Default: its root.
+    pub subdir: Option<String>,
 }
 
 /// dm-verity: every block is proven when it is read.

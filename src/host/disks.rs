@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{DevNum, Disk, DiskKind, Partition, Transport, order, sysfs};
+use super::{DevNum, Disk, DiskKind, MdArray, Partition, Transport, order, sysfs};
 use crate::error::{Class, Context as _, Result};
 use crate::units::{Bytes, SectorSize};
 
@@ -67,6 +67,7 @@ fn disk(dir: &Path, sysfs_name: &str, links: &[(String, PathBuf)]) -> Disk {
         read_only: sysfs::flag(dir.join("ro")),
         backing_file: sysfs::text(dir.join("loop/backing_file")).map(PathBuf::from),
         map_uuid: sysfs::text(dir.join("dm/uuid")),
+        md: md_array(dir),
         partitions: partitions(dir),
         name,
         ..Disk::default()
@@ -188,6 +189,19 @@ fn wwn(dir: &Path) -> Option<String> {
     // A multipath map is named after its paths' identifier, with the type as a digit: 3 is NAA.
     let uuid = sysfs::text(dir.join("dm/uuid"))?;
     uuid.strip_prefix("mpath-3").map(|id| format!("naa.{id}"))
+}
+
+fn md_array(dir: &Path) -> Option<MdArray> {
+    let md = dir.join("md");
+    md.exists().then(|| MdArray {
+        level: sysfs::text(md.join("level")).unwrap_or_default(),
+        // While it is reshaped, the number before stands behind it.
+        members: sysfs::text(md.join("raid_disks"))
+            .and_then(|text| text.split_whitespace().next()?.parse().ok())
+            .unwrap_or_default(),
+        missing: sysfs::number(md.join("degraded")).unwrap_or_default(),
+        metadata: sysfs::text(md.join("metadata_version")).unwrap_or_default(),
+    })
 }
 
 /// The SCSI address is the name of the directory that `device` points to.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{DevNum, Disk, Holder, sysfs};
+use crate::error::printable;
 
 /// One device (a whole disk or a partition) and what is directly on it.
 #[derive(Debug, Default)]
@@ -16,6 +17,73 @@ struct Node {
     swap: bool,
     /// Kernel names of the devices on top, and what each is.
     above: Vec<(String, String)>,
+}
+
+/// What the name of a bcache cache set begins with, among [`Holder`]s; its UUID follows.
+pub const CACHE_SET: &str = "bcache/";
+
+/// More layers than anybody builds.
+const LAYERS_LIMIT: usize = 32;
+/// What is shown of a tree: what stands on several devices is shown below each of them.
+const LINES_LIMIT: usize = 200;
+
+/// The holders of `disk` as a tree, one line each, indented by two blanks for each layer.
+pub fn tree(disk: &str, holders: &[Holder]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let above = |name: &str| {
+        holders
+            .iter()
+            .any(|h| matches!(h, Holder::Device { holder, .. } if holder == name))
+    };
+    // The disk itself needs no line; its partitions are in the order in which they were found.
+    let mut roots: Vec<&str> = Vec::new();
+    for device in holders.iter().map(Holder::device) {
+        if !roots.contains(&device) && (device == disk || !above(device)) {
+            roots.push(device);
+        }
+    }
+    for root in roots {
+        let depth = usize::from(root != disk);
+        if root != disk {
+            lines.push(root.to_owned());
+        }
+        branch(holders, root, depth, &mut vec![root], &mut lines);
+    }
+    lines
+}
+
+fn branch<'a>(
+    holders: &'a [Holder],
+    device: &str,
+    depth: usize,
+    path: &mut Vec<&'a str>,
+    lines: &mut Vec<String>,
+) {
+    let indent = "  ".repeat(depth);
+    for holder in holders.iter().filter(|h| h.device() == device) {
+        if lines.len() >= LINES_LIMIT {
+            return;
+        }
+        match holder {
+            Holder::Mount { target, .. } => {
+                lines.push(format!("{indent}mounted on {}", printable(target)));
+            }
+            Holder::Swap { .. } => lines.push(format!("{indent}active swap")),
+            Holder::Device { holder, what, .. } => {
+                lines.push(format!(
+                    "{indent}{} ({})",
+                    printable(what),
+                    printable(holder)
+                ));
+                // A circle is shown once, and no stack is deeper than people can read.
+                if !path.contains(&holder.as_str()) && path.len() < LAYERS_LIMIT {
+                    path.push(holder);
+                    branch(holders, holder, depth.saturating_add(1), path, lines);
+                    path.pop();
+                }
+            }
+        }
+    }
 }
 
 /// Fills in [`Disk::holders`] of all `disks`.
@@ -86,11 +154,17 @@ fn devices_above(root: &Path, disks: &[Disk], graph: &mut BTreeMap<String, Node>
             .iter()
             .map(|p| (&p.name, dir.join(p.name.replace('/', "!"))));
         for (name, dir) in std::iter::once((&disk.name, dir.clone())).chain(parts) {
-            for holder in sysfs::names(dir.join("holders")) {
-                let what = what(&block.join(&holder), &holder);
-                if let Some(node) = graph.get_mut(name) {
-                    node.above.push((holder, what));
-                }
+            let above: Vec<(String, String)> = sysfs::names(dir.join("holders"))
+                .into_iter()
+                .map(|holder| {
+                    let what = what(&block.join(&holder), &holder);
+                    // sysfs writes the slash of a name as an exclamation mark.
+                    (holder.replace('!', "/"), what)
+                })
+                .collect();
+            cache_set(&dir, name, &above, graph);
+            if let Some(node) = graph.get_mut(name) {
+                node.above.extend(above);
             }
         }
     }
@@ -107,6 +181,34 @@ fn devices_above(root: &Path, disks: &[Disk], graph: &mut BTreeMap<String, Node>
             node.above
                 .push((disk.name.clone(), format!("loop device {}", disk.name)));
         }
+    }
+}
+
+/// A device that is registered as a cache is held by its set, which is no block device; what it caches stands on
+/// the set (kernel: Documentation/admin-guide/bcache.rst).
+fn cache_set(
+    dir: &Path,
+    device: &str,
+    above: &[(String, String)],
+    graph: &mut BTreeMap<String, Node>,
+) {
+    let set = std::fs::read_link(dir.join("bcache/set")).ok();
+    let Some(uuid) = set
+        .as_deref()
+        .and_then(Path::file_name)
+        .and_then(|n| n.to_str())
+    else {
+        return;
+    };
+    let name = format!("{CACHE_SET}{uuid}");
+    let node = graph.entry(name.clone()).or_default();
+    for cached in above {
+        if !node.above.contains(cached) {
+            node.above.push(cached.clone());
+        }
+    }
+    if let Some(node) = graph.get_mut(device) {
+        node.above.push((name, "cache of bcache".to_owned()));
     }
 }
 

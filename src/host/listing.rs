@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Disk, DiskKind, RecordFound, RecordIdentity};
+use super::{Disk, DiskKind, RecordFound, RecordIdentity, holders};
 use crate::error::printable;
 
 /// One paragraph per disk, for people. Devices of the kernel's own that are not in use (loop, ram) are left
@@ -74,8 +74,11 @@ fn lines(disk: &Disk, all: &[Disk]) -> Vec<(&'static str, String)> {
         add("link", Some(printable(&link.display().to_string())));
     }
     add("traits", Some(traits(disk)));
-    for holder in &disk.holders {
-        add("in use", Some(printable(&holder.to_string())));
+    for (i, line) in holders::tree(&disk.name, &disk.holders)
+        .into_iter()
+        .enumerate()
+    {
+        add(if i == 0 { "in use" } else { "" }, Some(line));
     }
     add("contents", Some(contents(disk)));
     add("record", record(&disk.record));
@@ -205,7 +208,8 @@ mod tests {
                serial    S1\n  \
                wwn       eui.00\n  \
                traits    512-byte sectors, not rotational, removable\n  \
-               in use    nvme0n1p1 is mounted on /data\n  \
+               in use    nvme0n1p1\n  \
+               \x20           mounted on /data\n  \
                contents  ext4 on nvme0n1p1 (root\\u{1b}[31m)\n  \
                record    installation of sha256:00 for claim a/b\n"
         );

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::holders::Mount;
-use super::{Firmware, Machine, order, sysfs};
+use super::{Firmware, Machine, boot_entries, order, sysfs};
 use crate::config::cmdline::Cmdline;
 use crate::units::Bytes;
 
@@ -51,6 +51,8 @@ pub fn probe(root: &Path, bootif: Option<&str>) -> Machine {
         memory_available: meminfo(&memory, "MemAvailable:"),
         numa_nodes: sysfs::text(root.join("sys/devices/system/node/online"))
             .map_or(1, |list| members(&list)),
+        booted_from: boot_entries::booted_from(root),
+        boot: boot_entries::read(root),
     }
 }
 

@@ -1,12 +1,14 @@
 //! What is there: disks, their tables, contents and holders; firmware, machine identity, memory.
 //! Reads only. Every probing function takes `root: &Path`, so that a fixture directory is a machine.
 
+pub mod boot_entries;
 pub mod contents;
 pub mod disks;
 #[cfg(test)]
 mod fixture;
 pub mod holders;
 pub mod listing;
+pub mod load_option;
 pub mod machine;
 pub mod named;
 mod order;
@@ -177,6 +179,34 @@ pub struct Machine {
     pub memory_available: Bytes,
     /// How many NUMA nodes are online.
     pub numa_nodes: u32,
+    /// PARTUUID of the partition that the firmware started this kernel from, where it came from one.
+    pub booted_from: Option<String>,
+    /// The boot entries of UEFI firmware; `None` where there are none to be had.
+    pub boot: Option<BootEntries>,
+}
+
+/// The boot entries of UEFI firmware, and what was tried with them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BootEntries {
+    /// In the order in which the firmware tries them.
+    pub order: Vec<BootEntry>,
+    /// When ironroot last told this machine to boot from its disk instead of installing, in seconds since 1970.
+    pub disk_tried: Option<u64>,
+}
+
+/// A boot entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct BootEntry {
+    /// The number in `Boot####`.
+    pub number: u16,
+    /// What the firmware's menu shows.
+    pub description: String,
+    /// It boots from the network.
+    pub network: bool,
+    /// The firmware may start it by itself.
+    pub active: bool,
 }
 
 /// How the firmware booted this kernel.
@@ -311,6 +341,8 @@ pub struct Disk {
     pub backing_file: Option<PathBuf>,
     /// For device mapper: the UUID of the map, whose beginning says whose it is (`mpath-`, `part3-mpath-`).
     pub map_uuid: Option<String>,
+    /// For an md array: what it is made of.
+    pub md: Option<MdArray>,
     /// Partitions that the kernel knows.
     pub partitions: Vec<Partition>,
     /// What uses this disk or one of its partitions now: empty means nothing does.
@@ -323,6 +355,20 @@ pub struct Disk {
     pub record: RecordFound,
     /// The disk could not be read; its contents are unknown, and so it is not blank.
     pub unreadable: Option<String>,
+}
+
+/// An md array (kernel: Documentation/admin-guide/md.rst).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct MdArray {
+    /// `raid1`, `linear`, `container`, …; empty while it is not complete enough to run.
+    pub level: String,
+    /// How many members it should have.
+    pub members: u32,
+    /// How many of them are missing.
+    pub missing: u32,
+    /// Format of the members' superblocks: `1.2`, or `external:imsm` where the firmware owns the array.
+    pub metadata: String,
 }
 
 /// A partition as the kernel sees it.
@@ -368,6 +414,17 @@ pub enum Holder {
         /// What it is, in words: `LVM volume vg0-root`, `md array md0`.
         what: String,
     },
+}
+
+impl Holder {
+    /// Kernel name of what is used.
+    pub fn device(&self) -> &str {
+        match self {
+            Holder::Mount { device, .. }
+            | Holder::Swap { device }
+            | Holder::Device { device, .. } => device,
+        }
+    }
 }
 
 impl std::fmt::Display for Holder {

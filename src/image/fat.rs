@@ -574,7 +574,7 @@ mod tests {
                 let (good, text) = said("fsck.vfat", &["-n", "-v", name]);
                 let text = String::from_utf8_lossy(&text).into_owned();
                 assert!(
-                    good && text.contains("32 bits per FAT entry"),
+                    good && text.contains("32 bit entries"),
                     "{mib} {sector}: {text}"
                 );
                 for (file, wanted) in [

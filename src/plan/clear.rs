@@ -6,24 +6,30 @@ use crate::host::Disk;
 use crate::image::record;
 use crate::units::{Bytes, MIB};
 
+/// How much goes at the end of the disk and of each partition. The furthest signature from an end is that of a
+/// Promise RAID, 3087 sectors before it (libblkid: superblocks/promise_raid.c).
+const TAIL: u64 = 2 * MIB;
+
+/// Signatures behind the first MiB: second headers of LUKS2 (LUKS2 on-disk format specification, section 2.2:
+/// up to 4 MiB), VMFS at 1 and 2 MiB.
+const DEEP: [u64; 3] = [MIB, 2 * MIB, 4 * MIB];
+
+/// Zeroed at each of those.
+const PAGE: u64 = 4096;
+
 /// Head and tail of a disk, and of each of its old partitions, in the order in which they go: LBA 0 first,
-/// then the backup table, then the rest. The place of the mark is left out. All within the disk and aligned
-/// to 4 KiB where the disk's own end allows it.
-pub fn spans(disk: &Disk) -> Vec<Span> {
+/// then the backup table, then the rest. The place of the mark and what lies in `spare` are left out. All
+/// within the disk and aligned to 4 KiB where the disk's own end, or `spare`, allows it.
+pub fn spans(disk: &Disk, spare: &[Span]) -> Vec<Span> {
     let size = disk.size.0;
     let mut out = Vec::new();
-    let mut add = |start: u64, end: u64| {
-        let end = end.min(size);
-        if start < end {
-            out.push(Span {
-                start: Bytes(start),
-                length: Bytes(end - start),
-            });
-        }
-    };
+    let mut add = |start: u64, end: u64| without(start, end.min(size), spare, &mut out);
     add(0, record::OFFSET);
     // What reaches below 1 MiB was zeroed a line above, and the mark stands there now.
-    add(size.saturating_sub(MIB).max(MIB), size);
+    add(size.saturating_sub(TAIL).max(MIB), size);
+    for at in DEEP {
+        add(at, at.saturating_add(PAGE));
+    }
     let kernel = disk.partitions.iter().map(|p| (p.start.0, p.size.0));
     let table = disk
         .table
@@ -38,18 +44,55 @@ pub fn spans(disk: &Disk) -> Vec<Span> {
         let Some(end) = start.checked_add(length) else {
             continue;
         };
-        let aligned = |at: u64| at / 4096 * 4096;
-        let head_end = aligned(start.saturating_add(MIB).min(end).saturating_add(4095));
+        let aligned = |at: u64| at / PAGE * PAGE;
+        let round_up = |at: u64| aligned(at.saturating_add(PAGE - 1));
+        let head_end = round_up(start.saturating_add(MIB).min(end));
         add(aligned(start).max(MIB), head_end);
-        let tail_end = aligned(end.saturating_add(4095));
+        for at in DEEP {
+            let at = start.saturating_add(at);
+            if at < end {
+                add(
+                    aligned(at).max(MIB),
+                    round_up(at.saturating_add(PAGE).min(end)),
+                );
+            }
+        }
         add(
-            aligned(end.saturating_sub(MIB))
+            aligned(end.saturating_sub(TAIL))
                 .max(aligned(start))
                 .max(MIB),
-            tail_end,
+            round_up(end),
         );
     }
     out
+}
+
+/// The whole disk, LBA 0 first, without the place of the mark and what lies in `spare`.
+pub fn whole(disk: &Disk, spare: &[Span]) -> Vec<Span> {
+    let mut out = Vec::new();
+    without(0, record::OFFSET.min(disk.size.0), spare, &mut out);
+    without(MIB, disk.size.0, spare, &mut out);
+    out
+}
+
+/// Adds what of the range from `start` to `end` is not in `spare`.
+fn without(start: u64, end: u64, spare: &[Span], out: &mut Vec<Span>) {
+    let mut spare: Vec<(u64, u64)> = spare
+        .iter()
+        .map(|s| (s.start.0, s.start.0.saturating_add(s.length.0)))
+        .filter(|(from, to)| from < to && *from < end && *to > start)
+        .collect();
+    spare.sort_unstable();
+    let mut at = start;
+    for (from, to) in spare.into_iter().chain([(end, end)]) {
+        if at < from {
+            out.push(Span {
+                start: Bytes(at),
+                length: Bytes(from.min(end).saturating_sub(at)),
+            });
+        }
+        at = at.max(to);
+    }
 }
 
 #[cfg(test)]
@@ -58,22 +101,41 @@ mod tests {
     use crate::host::Partition;
     use proptest::prelude::*;
 
+    fn covered(spans: &[Span], at: u64) -> bool {
+        spans
+            .iter()
+            .any(|s| s.start.0 <= at && at < s.start.0 + s.length.0)
+    }
+
     proptest! {
         #[test]
-        fn every_span_is_on_the_disk_and_none_touches_the_mark(
+        fn every_span_is_on_the_disk_and_none_touches_the_mark_or_what_is_spared(
             size in 1u64..(1 << 40),
             parts in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..8),
+            spared in proptest::collection::vec((0u64..(1 << 28), 0u64..(1 << 12)), 0..4),
         ) {
             let size = size / 512 * 512;
             let partitions = parts.iter()
                 .map(|(start, size)| Partition { start: Bytes(*start), size: Bytes(*size), ..Partition::default() })
                 .collect();
+            let spare: Vec<Span> = spared.iter()
+                .map(|(start, length)| Span { start: Bytes(start * 512), length: Bytes(length * 512) })
+                .collect();
             let disk = Disk { size: Bytes(size), partitions, ..Disk::default() };
-            for span in spans(&disk) {
+            for span in spans(&disk, &spare).into_iter().chain(whole(&disk, &spare)) {
                 let end = span.start.0 + span.length.0;
-                prop_assert!(end <= size);
+                prop_assert!(end <= size && span.length.0 > 0);
                 prop_assert!(end <= record::OFFSET || span.start.0 >= MIB, "{span:?}");
                 prop_assert!(span.start.0 % 512 == 0 && span.length.0 % 512 == 0, "{span:?}");
+                for s in &spare {
+                    prop_assert!(end <= s.start.0 || span.start.0 >= s.start.0 + s.length.0 || s.length.0 == 0);
+                }
+            }
+            // What is not spared goes.
+            let all = whole(&disk, &spare);
+            for at in [0, 4096, MIB, size / 2, size.saturating_sub(1)] {
+                let spared = covered(&spare, at) || (record::OFFSET..MIB).contains(&at) || at >= size;
+                prop_assert_eq!(covered(&all, at), !spared, "{}", at);
             }
         }
     }
@@ -89,7 +151,63 @@ mod tests {
             }],
             ..Disk::default()
         };
-        let starts: Vec<u64> = spans(&disk).iter().map(|s| s.start.0 / MIB).collect();
-        assert_eq!(starts, [0, 99, 10, 29]);
+        let starts = |spare: &[Span]| -> Vec<u64> {
+            spans(&disk, spare)
+                .iter()
+                .map(|s| s.start.0 / MIB)
+                .collect()
+        };
+        assert_eq!(starts(&[]), [0, 98, 1, 2, 4, 10, 11, 12, 14, 28]);
+        let kept = Span {
+            start: Bytes(10 * MIB),
+            length: Bytes(20 * MIB),
+        };
+        assert_eq!(starts(&[kept]), [0, 98, 1, 2, 4]);
+        assert_eq!(
+            whole(&disk, &[kept])
+                .iter()
+                .map(|s| s.start.0 / MIB)
+                .collect::<Vec<_>>(),
+            [0, 1, 30]
+        );
+    }
+
+    #[test]
+    fn every_place_of_a_signature_is_covered() {
+        let (start, length) = (10 * MIB, 200 * MIB + 512);
+        let disk = Disk {
+            size: Bytes(300 * MIB),
+            partitions: vec![Partition {
+                start: Bytes(start),
+                size: Bytes(length),
+                ..Partition::default()
+            }],
+            ..Disk::default()
+        };
+        let spans = spans(&disk, &[]);
+        // From the start: file systems, LVM, LUKS and its second headers, btrfs, bcache, VMFS, ZFS.
+        let head = [
+            0, 512, 1536, 4096, 0x4000, 0x1_0000, 0x1_0040, 0x4_0000, 0x10_0000, 0x20_0000,
+            0x40_0000,
+        ];
+        // From the end: GPT, md 1.0 and 0.90, DDF, IMSM, Promise, ZFS, DRBD.
+        let tail = [
+            512,
+            8192 + 4096,
+            0x2_0000,
+            257 * 512,
+            1024,
+            3087 * 512,
+            768 << 10,
+            4096,
+        ];
+        for (start, end) in [(start, start + length), (0, disk.size.0)] {
+            for at in head {
+                assert!(covered(&spans, start + at), "{at:#x} from {start}");
+            }
+            for back in tail {
+                assert!(covered(&spans, end - back), "{back:#x} before {end}");
+            }
+        }
     }
 }

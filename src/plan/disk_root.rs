@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::refusal::{Refusal, summary};
-use super::step::{Changes, Esp, Handoff, Start, Step, Switch, Target};
+use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
+use super::teardown::{self, Teardown};
 use super::{Plan, clear, memory_root, target, tree_root};
 use crate::config::request::{DiskInstall, Request, Then};
-use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy};
+use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
 use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, MIB, SectorSize};
@@ -22,7 +23,7 @@ pub fn install(
     identity: String,
 ) -> Result<Plan, Refusal> {
     let disk = target::choose(install, facts, &identity)?;
-    if let Some(refusal) = target::obstacle(disk) {
+    if let Some(refusal) = target::obstacle(disk, install.overwrite, facts) {
         return Err(refusal);
     }
     may_overwrite(install.overwrite, disk, &identity)?;
@@ -43,9 +44,7 @@ pub fn install(
         time: facts.now,
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
-    let mut steps = vec![Step::LockDisk {
-        target: target.clone(),
-    }];
+    let (mut steps, notes) = take(disk, &target, facts)?;
     if tree_root::is_wanted(install) {
         steps.extend(tree_root::steps(install, facts, (disk, &target), record)?);
     } else {
@@ -83,7 +82,7 @@ pub fn install(
         summary: format!("install {} on {target}", install.image.name()),
         identity,
         steps,
-        notes: vec![],
+        notes,
     })
 }
 
@@ -98,13 +97,11 @@ fn body(install: &DiskInstall, disk: &Disk, record: RecordIdentity) -> Vec<Step>
             record: install.record,
         },
         Step::WriteMark { record },
-        Step::ClearDisk {
-            spans: clear::spans(disk),
-        },
-        Step::WriteBody {
-            remember: image.verify_disk,
-        },
     ];
+    steps.extend(erase(disk, install.wipe, &[]));
+    steps.push(Step::WriteBody {
+        remember: image.verify_disk,
+    });
     steps.extend(image.verify_disk.then_some(Step::ReadBack));
     if !install.changes.is_empty() {
         steps.extend([
@@ -116,6 +113,40 @@ fn body(install: &DiskInstall, disk: &Disk, record: RecordIdentity) -> Vec<Step>
         ]);
     }
     steps
+}
+
+/// The steps that make `disk` ours alone, what stands on it taken down, and what is worth saying about that.
+/// Whether that may go was asked before ([`target::obstacle`]).
+pub fn take(
+    disk: &Disk,
+    target: &Target,
+    facts: &Facts,
+) -> Result<(Vec<Step>, Vec<String>), Refusal> {
+    let target = target.clone();
+    if disk.holders.is_empty() {
+        return Ok((vec![Step::LockDisk { target }], vec![]));
+    }
+    let Teardown { devices, notes } = teardown::plan(disk, facts)?;
+    let mut steps = vec![Step::LockStack { target }];
+    steps.extend(devices.into_iter().map(|device| Step::TakeDown { device }));
+    steps.push(Step::ClaimDisk);
+    Ok((steps, notes))
+}
+
+/// The steps that erase what was on `disk`, but for what lies in `spare`. Signatures go last of all: what a
+/// device reads where it was told to discard is its own choice.
+pub fn erase(disk: &Disk, wipe: Wipe, spare: &[Span]) -> Vec<Step> {
+    let whole = match wipe {
+        Wipe::Signatures => None,
+        Wipe::Discard | Wipe::Zero => Some(Step::WipeDisk {
+            method: wipe,
+            spans: clear::whole(disk, spare),
+        }),
+    };
+    let signatures = Step::ClearDisk {
+        spans: clear::spans(disk, spare),
+    };
+    whole.into_iter().chain([signatures]).collect()
 }
 
 /// The steps that boot what is installed on `disk`: no block device is written.

@@ -5,6 +5,7 @@
 //! [`layout::adopt`]: plan again, never improvise.
 
 pub mod clear;
+pub mod disk_boot;
 pub mod disk_root;
 pub mod identity;
 pub mod layout;
@@ -13,6 +14,7 @@ pub mod preserve;
 pub mod refusal;
 pub mod step;
 pub mod target;
+pub mod teardown;
 pub mod tree_layout;
 pub mod tree_root;
 
@@ -71,7 +73,7 @@ impl Plan {
 /// Decides what will be done, or refuses.
 pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
     let install = match &request.goal {
-        Goal::Nothing => return Ok(touch_nothing()),
+        Goal::Nothing => return Ok(disk_boot::leave_alone(facts)),
         Goal::Memory(session) => return memory_root::session(request, session, facts),
         Goal::Disk(install) => install,
     };
@@ -100,16 +102,4 @@ pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
         }
     }
     disk_root::install(request, install, facts, identity)
-}
-
-fn touch_nothing() -> Plan {
-    Plan {
-        summary: "bootPolicy is None: no block device is written".to_owned(),
-        identity: String::new(),
-        steps: vec![Step::Handoff(Handoff::Park {
-            reason: "bootPolicy is None: nothing was touched; boot this machine from its disk"
-                .to_owned(),
-        })],
-        notes: vec![],
-    }
 }

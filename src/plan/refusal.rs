@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::preserve::Trouble;
+use super::teardown::Why;
 use crate::error::{Class, Failure, printable};
-use crate::host::{Content, Disk, Holder};
+use crate::host::{Content, Disk, Holder, holders};
 use crate::units::{Bytes, SectorSize};
 
 /// Why a plan is refused.
@@ -40,6 +41,8 @@ pub enum Refusal {
         disk: String,
         /// By what.
         holders: Vec<Holder>,
+        /// Why that stays.
+        why: Why,
     },
     /// The kernel refuses writes.
     ReadOnly {
@@ -126,6 +129,13 @@ pub enum Refusal {
         /// What to do.
         next: &'static str,
     },
+    /// What is written cannot be kept where the config says.
+    Upper {
+        /// How the config names the place.
+        source: String,
+        /// What is wrong with it.
+        trouble: Trouble,
+    },
     /// The image is no disk image that this version can make bootable.
     NotADiskImage {
         /// Why.
@@ -170,7 +180,9 @@ impl Refusal {
         match self {
             Refusal::NoDisk { .. } | Refusal::Unreadable { .. } => true,
             Refusal::NotADisk { what, .. } => what == MISSING,
-            Refusal::Preserve { trouble, .. } => trouble.may_heal(),
+            Refusal::Preserve { trouble, .. } | Refusal::Upper { trouble, .. } => {
+                trouble.may_heal()
+            }
             Refusal::Ambiguous { .. }
             | Refusal::Busy { .. }
             | Refusal::ReadOnly { .. }
@@ -196,7 +208,7 @@ impl Refusal {
                 "narrow the selector down (serial and wwn name one disk), or set `pick`".to_owned()
             }
             Refusal::NotADisk { next, .. } => next.clone(),
-            Refusal::Busy { .. } => "unmount, swap off or stop what holds it, then try again".to_owned(),
+            Refusal::Busy { why, .. } => why.next(),
             Refusal::ReadOnly { .. } => "check the disk's write protection".to_owned(),
             Refusal::Unreadable { .. } => {
                 "check the disk, or narrow the selector down to another; bootPolicy NetworkBootAlways does not ask what is installed".to_owned()
@@ -218,6 +230,18 @@ impl Refusal {
             Refusal::NoRoom { more, .. } => (*more).to_owned(),
             Refusal::Preserve { trouble, .. } => trouble.next().to_owned(),
             Refusal::CannotBoot { next, .. } => (*next).to_owned(),
+            Refusal::Upper { trouble, .. } => match trouble {
+                Trouble::Missing { .. } => {
+                    "compare the name with `ironroot disks`, or check that the disk's driver is loaded"
+                }
+                Trouble::Blank(_) | Trouble::OtherFileSystem(_) => {
+                    "make a file system there, such as ext4; this never does it unasked"
+                }
+                Trouble::ReadOnly(_) => "check the write protection, or name another place",
+                Trouble::Conflict(_) => "name another place for one of them",
+                other => other.next(),
+            }
+            .to_owned(),
             Refusal::NotARoot { .. } | Refusal::NotATree { .. } | Refusal::NotADiskImage { .. } => {
                 "check what the image's URL serves".to_owned()
             }
@@ -256,9 +280,10 @@ impl fmt::Display for Refusal {
                 list(f, candidates)
             }
             Refusal::NotADisk { path, what, .. } => write!(f, "target {path} {what}"),
-            Refusal::Busy { disk, holders } => {
+            Refusal::Busy { disk, holders, .. } => {
                 write!(f, "disk {disk} is in use:")?;
-                holders.iter().try_for_each(|h| write!(f, " {h};"))
+                let lines = holders::tree(disk, holders);
+                lines.iter().try_for_each(|line| write!(f, "\n  {line}"))
             }
             Refusal::ReadOnly { disk } => write!(f, "disk {disk} is read-only"),
             Refusal::Unreadable { disk, why } => write!(
@@ -313,6 +338,16 @@ impl fmt::Display for Refusal {
             Refusal::CannotBoot { why, .. } => {
                 write!(f, "a disk with this tree would not boot: {why}")
             }
+            Refusal::Upper {
+                source,
+                trouble: Trouble::Blank(name),
+            } => write!(
+                f,
+                "what is written cannot be kept on {source}: {name} is blank"
+            ),
+            Refusal::Upper { source, trouble } => {
+                write!(f, "what is written cannot be kept on {source}: {trouble}")
+            }
             Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
         }
     }
@@ -329,7 +364,7 @@ impl From<Refusal> for Failure {
             }
             Refusal::NoRoom { .. } => Class::Space,
             Refusal::NotInAnInitrd => Class::Usage,
-            Refusal::Preserve { .. } => Class::Preserve,
+            Refusal::Preserve { .. } | Refusal::Upper { .. } => Class::Preserve,
             _ => Class::Refused,
         };
         Failure::new(class, refusal.to_string()).hint(refusal.next())

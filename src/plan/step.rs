@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::memory_root::Room;
-use super::preserve::{Binding, SourceDevice};
+use super::preserve::{Binding, SourceDevice, Upper};
+use super::teardown::Standing;
 use super::tree_layout::NewTable;
 use super::tree_root::{BootWish, NewFileSystem};
 use crate::config::request::{SystemChanges, Verity};
-use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
+use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
 use crate::error::printable;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
@@ -118,6 +119,12 @@ impl fmt::Display for Changes {
     }
 }
 
+/// The number of bytes of all `spans`.
+pub fn total(spans: &[Span]) -> Bytes {
+    let sum = |sum: u64, span: &Span| sum.saturating_add(span.length.0);
+    Bytes(spans.iter().fold(0, sum))
+}
+
 /// One step.
 #[derive(Clone, Debug, Serialize)]
 #[serde(
@@ -131,6 +138,18 @@ pub enum Step {
         /// The target.
         target: Target,
     },
+    /// Lock the target while something still stands on it: nobody builds on it anew meanwhile.
+    LockStack {
+        /// The target.
+        target: Target,
+    },
+    /// Take down a device that stands on the target and that nobody uses.
+    TakeDown {
+        /// The device.
+        device: Standing,
+    },
+    /// Open the locked target exclusively: nothing stands on it any more.
+    ClaimDisk,
     /// Open the image, read its head, and fit it to the disk. Refuses here what cannot work; nothing has
     /// been written yet.
     OpenImage {
@@ -151,6 +170,13 @@ pub enum Step {
     /// Zero the old boot structures and signatures, LBA 0 first.
     ClearDisk {
         /// What is zeroed, in this order.
+        spans: Vec<Span>,
+    },
+    /// Wipe the disk as a whole, LBA 0 first.
+    WipeDisk {
+        /// How.
+        method: Wipe,
+        /// What is wiped, in this order.
         spans: Vec<Span>,
     },
     /// Stream the image behind its head onto the disk.
@@ -229,6 +255,17 @@ pub enum Step {
         /// for ever.
         required: bool,
     },
+    /// Make UEFI firmware boot an entry of its own next, once, and remember that this was tried.
+    BootDisk {
+        /// The number in `Boot####`.
+        number: u16,
+        /// What the firmware's menu shows.
+        description: String,
+        /// When, in seconds since 1970.
+        time: u64,
+    },
+    /// Forget that booting from the disk was tried: the machine's next start may try again.
+    ForgetDiskBoot,
     /// Open the image of a session, read its head, and find out what it is and whether there is room.
     OpenRoot {
         /// Where it is, without secrets.
@@ -252,6 +289,8 @@ pub enum Step {
         place: PathBuf,
         /// How the image is proven while it is read.
         verity: Option<Verity>,
+        /// Where what is written is kept; `None`: in memory.
+        upper: Option<Box<Upper>>,
     },
     /// Open a device with preserved content, give it a file system where it is blank, check the file system and
     /// mount it.
@@ -268,6 +307,17 @@ pub enum Step {
     Scratch {
         /// The path in the root.
         path: PathBuf,
+        /// How much may be written.
+        size: Bytes,
+        /// How many files.
+        inodes: u64,
+    },
+    /// At a path of a root whose writes are kept: the same content, and what is written stays in memory.
+    Volatile {
+        /// The path in the root.
+        path: PathBuf,
+        /// Which of them it is.
+        number: usize,
         /// How much may be written.
         size: Bytes,
         /// How many files.
@@ -376,6 +426,10 @@ impl Step {
     pub const fn name(&self) -> &'static str {
         match self {
             Step::LockDisk { .. } => "lockDisk",
+            Step::LockStack { .. } => "lockStack",
+            Step::TakeDown { .. } => "takeDown",
+            Step::ClaimDisk => "claimDisk",
+            Step::WipeDisk { .. } => "wipeDisk",
             Step::OpenImage { .. } => "openImage",
             Step::WriteMark { .. } => "writeMark",
             Step::ClearDisk { .. } => "clearDisk",
@@ -393,12 +447,15 @@ impl Step {
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
             Step::BootEntry { .. } => "bootEntry",
+            Step::BootDisk { .. } => "bootDisk",
+            Step::ForgetDiskBoot => "forgetDiskBoot",
             Step::OpenRoot { .. } => "openRoot",
             Step::LoadRoot => "loadRoot",
             Step::MountRoot { .. } => "mountRoot",
             Step::OpenSource { .. } => "openSource",
             Step::Preserve { .. } => "preserve",
             Step::Scratch { .. } => "scratch",
+            Step::Volatile { .. } => "volatile",
             Step::ZramSwap { .. } => "zramSwap",
             Step::CheckRoot { .. } => "checkRoot",
             Step::StartInstalled { .. } => "startInstalled",
@@ -411,6 +468,7 @@ impl Step {
         match self {
             Step::WriteMark { .. }
             | Step::ClearDisk { .. }
+            | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::MakeFileSystems { .. }
             | Step::UnpackTree { .. }
@@ -421,6 +479,9 @@ impl Step {
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
             Step::LockDisk { .. }
+            | Step::LockStack { .. }
+            | Step::TakeDown { .. }
+            | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::ReadBack
             | Step::OpenTree { .. }
@@ -429,10 +490,13 @@ impl Step {
             | Step::ClosePartitions
             | Step::RereadPartitions
             | Step::BootEntry { .. }
+            | Step::BootDisk { .. }
+            | Step::ForgetDiskBoot
             | Step::OpenRoot { .. }
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::ZramSwap { .. }
             | Step::CheckRoot { .. }
             | Step::StartInstalled { .. }
@@ -443,14 +507,21 @@ impl Step {
     /// Whether its failure only warns: the system is complete by then (a finished install is never undone).
     pub const fn may_fail(&self) -> bool {
         match self {
-            Step::RereadPartitions | Step::ZramSwap { .. } | Step::StartInstalled { .. } => true,
+            Step::RereadPartitions
+            | Step::ForgetDiskBoot
+            | Step::ZramSwap { .. }
+            | Step::StartInstalled { .. } => true,
             Step::BootEntry { required, .. } => !*required,
             Step::OpenSource { source } => !source.required,
             Step::Preserve { binding } => !binding.required,
             Step::LockDisk { .. }
+            | Step::LockStack { .. }
+            | Step::TakeDown { .. }
+            | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
             | Step::ClearDisk { .. }
+            | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::OpenTree { .. }
@@ -463,10 +534,12 @@ impl Step {
             | Step::ChangeSystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
+            | Step::BootDisk { .. }
             | Step::OpenRoot { .. }
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::CheckRoot { .. }
             | Step::Handoff(_) => false,
         }
@@ -477,6 +550,27 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::LockDisk { target } => write!(f, "lock disk {target}"),
+            Step::LockStack { target } => {
+                write!(f, "lock disk {target}, on which something stands")
+            }
+            Step::TakeDown { device } => write!(
+                f,
+                "take down {} ({}, {}), which nobody uses",
+                printable(&device.what),
+                printable(&device.device),
+                device.dev
+            ),
+            Step::ClaimDisk => f.write_str("claim the disk, on which nothing stands any more"),
+            Step::WipeDisk { method, spans } => write!(
+                f,
+                "ERASE {} of the disk by {}",
+                total(spans).short(),
+                match method {
+                    Wipe::Discard => "discarding",
+                    Wipe::Zero => "zeroing",
+                    Wipe::Signatures => "its signatures",
+                }
+            ),
             Step::OpenImage {
                 locations,
                 digest,
@@ -504,14 +598,11 @@ impl fmt::Display for Step {
             }
             Step::WriteMark { .. } => f.write_str("ERASE begins: mark the disk as being installed"),
             Step::ClearDisk { spans } => {
-                let bytes = spans
-                    .iter()
-                    .fold(0u64, |sum, span| sum.saturating_add(span.length.0));
                 write!(
                     f,
                     "ERASE {} old boot structures and signatures ({})",
                     spans.len(),
-                    Bytes(bytes).short()
+                    total(spans).short()
                 )
             }
             Step::WriteBody { .. } => {
@@ -563,16 +654,31 @@ impl fmt::Display for Step {
                 )?;
                 f.write_str(if efi.boot_next { ", boot it next" } else { "" })
             }
-            Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
-            Step::MountRoot { place, verity } => write!(
+            Step::BootDisk {
+                number,
+                description,
+                ..
+            } => write!(
                 f,
-                "make it the root at {}{}",
-                place.display(),
-                match verity {
-                    Some(_) => ", every block proven when it is read",
-                    None => "",
-                }
+                "UEFI: boot entry Boot{number:04X} {:?} next, once",
+                printable(description)
             ),
+            Step::ForgetDiskBoot => f.write_str("UEFI: forget that the disk was tried"),
+            Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
+            Step::MountRoot {
+                place,
+                verity,
+                upper,
+            } => {
+                write!(f, "make it the root at {}", place.display())?;
+                if verity.is_some() {
+                    f.write_str(", every block proven when it is read")?;
+                }
+                match upper {
+                    Some(upper) => write!(f, ", what is written on {upper}"),
+                    None => Ok(()),
+                }
+            }
             Step::OpenSource { source } => {
                 match source.format {
                     Some(fs) => write!(f, "ERASE: make {} on {source}, which is blank", fs.name())?,
@@ -584,6 +690,12 @@ impl fmt::Display for Step {
             Step::Scratch { path, size, .. } => {
                 write!(f, "a tmpfs at {} ({})", path.display(), size.short())
             }
+            Step::Volatile { path, size, .. } => write!(
+                f,
+                "what is written below {} stays in memory ({})",
+                path.display(),
+                size.short()
+            ),
             Step::ZramSwap { size } => write!(f, "swap in compressed memory ({})", size.short()),
             Step::CheckRoot { init, .. } => write!(
                 f,

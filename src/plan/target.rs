@@ -1,11 +1,12 @@
 //! Which disk: selectors to exactly one device, or a refusal that lists the candidates.
 
 use super::refusal::{Candidate, MISSING, Refusal};
+use super::teardown::{self, Why};
 use crate::config::request::DiskInstall;
-use crate::config::wire::{Pick, Select};
+use crate::config::wire::{Overwrite, Pick, Select};
 use crate::host::signatures::UNKNOWN;
 use crate::host::tables::Table;
-use crate::host::{Disk, DiskKind, Facts, Holder, NamedKind, RecordFound};
+use crate::host::{Disk, DiskKind, Facts, NamedKind, RecordFound};
 
 /// Whether `disk` has every attribute that `select` asks for.
 pub fn matches(select: &Select, disk: &Disk) -> bool {
@@ -75,7 +76,7 @@ pub fn describe(select: &Select) -> String {
 }
 
 /// Why a disk that was not named by path is passed over.
-fn passed_over(disk: &Disk) -> Option<String> {
+fn passed_over(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<String> {
     match disk.kind {
         DiskKind::Disk => {}
         DiskKind::Loop
@@ -98,7 +99,36 @@ fn passed_over(disk: &Disk) -> Option<String> {
     if disk.read_only {
         return Some("read-only".to_owned());
     }
-    disk.holders.first().map(|h| format!("in use: {h}"))
+    if is_boot_medium(disk, facts) {
+        return Some("this machine was booted from it: only when named by path".to_owned());
+    }
+    let first = disk.holders.first()?;
+    match held(disk, overwrite, facts)? {
+        Why::PartOf { parent } => Some(format!("a part of {parent}: select that by its path")),
+        Why::InUse | Why::NotAllowed | Why::Unknown { .. } => Some(format!("in use: {first}")),
+    }
+}
+
+/// Whether the firmware started this kernel from a partition of `disk`.
+fn is_boot_medium(disk: &Disk, facts: &Facts) -> bool {
+    let partuuid = facts.machine.booted_from.as_deref();
+    partuuid.is_some_and(|wanted| {
+        disk.table
+            .partitions()
+            .iter()
+            .any(|p| p.partuuid.eq_ignore_ascii_case(wanted))
+    })
+}
+
+/// Why what stands on `disk` keeps it from being used; `None` where nothing does, or where it may go.
+fn held(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Why> {
+    if disk.holders.is_empty() {
+        return None;
+    }
+    match overwrite {
+        Overwrite::Always => teardown::forbids(disk, facts),
+        Overwrite::IfBlank | Overwrite::IfOurs => Some(teardown::obstacle(disk, facts)),
+    }
 }
 
 /// Every disk that `select` allows. A path names its device, however it is spelled.
@@ -140,8 +170,9 @@ pub fn choose<'a>(
         return named(path, select, facts);
     }
     let matching = allowed(select, facts);
-    let (serving, passed): (Vec<&Disk>, Vec<&Disk>) =
-        matching.iter().partition(|d| passed_over(d).is_none());
+    let (serving, passed): (Vec<&Disk>, Vec<&Disk>) = matching
+        .iter()
+        .partition(|d| passed_over(d, install.overwrite, facts).is_none());
     // An installation that was cut off is finished where it began.
     let marked = serving.iter().find(|d| is_cut_off(d, identity));
     if let Some(disk) = marked {
@@ -161,10 +192,15 @@ pub fn choose<'a>(
     };
     picked
         .copied()
-        .ok_or_else(|| nothing_serves(&passed, facts, wanted))
+        .ok_or_else(|| nothing_serves(&passed, install.overwrite, facts, wanted))
 }
 
-fn nothing_serves(passed: &[&Disk], facts: &Facts, wanted: String) -> Refusal {
+fn nothing_serves(
+    passed: &[&Disk],
+    overwrite: Overwrite,
+    facts: &Facts,
+    wanted: String,
+) -> Refusal {
     // One disk was meant and cannot be had: its own reason says more than a table.
     if let [only] = passed {
         if only.read_only {
@@ -172,11 +208,8 @@ fn nothing_serves(passed: &[&Disk], facts: &Facts, wanted: String) -> Refusal {
                 disk: only.name.clone(),
             };
         }
-        if !only.holders.is_empty() {
-            return Refusal::Busy {
-                disk: only.name.clone(),
-                holders: only.holders.clone(),
-            };
+        if let Some(why) = held(only, overwrite, facts) {
+            return teardown::busy(only, why);
         }
     }
     let candidates = facts
@@ -186,7 +219,7 @@ fn nothing_serves(passed: &[&Disk], facts: &Facts, wanted: String) -> Refusal {
         .map(|d| {
             let matched = passed.iter().any(|p| p.name == d.name);
             let why = if matched {
-                passed_over(d).unwrap_or_default()
+                passed_over(d, overwrite, facts).unwrap_or_default()
             } else {
                 "does not match".to_owned()
             };
@@ -254,14 +287,10 @@ fn named<'a>(path: &str, select: &Select, facts: &'a Facts) -> Result<&'a Disk, 
     })
 }
 
-/// What keeps a chosen disk from being written, whatever `overwrite` says.
-pub fn obstacle(disk: &Disk) -> Option<Refusal> {
-    if !disk.holders.is_empty() {
-        let holders: Vec<Holder> = disk.holders.clone();
-        return Some(Refusal::Busy {
-            disk: disk.name.clone(),
-            holders,
-        });
+/// What keeps a chosen disk from being written.
+pub fn obstacle(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Refusal> {
+    if let Some(why) = held(disk, overwrite, facts) {
+        return Some(teardown::busy(disk, why));
     }
     disk.read_only.then(|| Refusal::ReadOnly {
         disk: disk.name.clone(),

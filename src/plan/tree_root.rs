@@ -3,11 +3,12 @@
 
 use serde::Serialize;
 
-use super::disk_root::default_loader;
-use super::memory_root::{self, Lengths};
+use super::disk_root::{default_loader, erase};
+use super::memory_root::Lengths;
+use super::memory_root::identify::{is_tar, root_guid};
 use super::refusal::Refusal;
 use super::step::{Changes, Step, Target};
-use super::{clear, tree_layout};
+use super::tree_layout;
 use crate::config::request::DiskInstall;
 use crate::config::wire::{Bootloader, ImageKind};
 use crate::error::printable;
@@ -117,7 +118,7 @@ pub(super) fn steps(
         root: root.clone(),
         filesystem: filesystem.clone(),
     };
-    let table = tree_layout::partitions(target, arch, memory_root::root_guid(arch), &guids)?;
+    let table = tree_layout::partitions(target, arch, root_guid(arch), &guids)?;
     let image = &install.image;
     // The kernel's words go into what is made, not into what is there.
     let changes = Changes {
@@ -133,9 +134,9 @@ pub(super) fn steps(
             table: table.clone(),
         },
         Step::WriteMark { record },
-        Step::ClearDisk {
-            spans: clear::spans(disk),
-        },
+    ];
+    steps.extend(erase(disk, install.wipe, &[]));
+    steps.extend([
         Step::MakePartitions {
             table: table.clone(),
         },
@@ -163,7 +164,7 @@ pub(super) fn steps(
             root: guids.root.clone(),
             esp: guids.esp.clone(),
         },
-    ];
+    ]);
     if !changes.is_empty() {
         steps.push(Step::ChangeSystem { changes });
     }
@@ -229,7 +230,7 @@ impl std::fmt::Display for TreeImage {
 pub fn identify(head: &[u8]) -> Option<TreeImage> {
     match superblock::of(head) {
         Some(fs) => Some(TreeImage::FileSystem(fs)),
-        None => memory_root::is_tar(head).then_some(TreeImage::Tar),
+        None => is_tar(head).then_some(TreeImage::Tar),
     }
 }
 

@@ -1,12 +1,15 @@
-//! The firmware is told to boot the new system: an entry of ours, and BootNext.
+//! The firmware is told what to boot: an entry of ours, BootNext, and under `bootPolicy: None` an entry that is
+//! there already.
 
 use std::path::Path;
 
 use super::efi;
 use crate::config::wire;
-use crate::error::{Class, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::host::boot_entries::{DISK_TRIED, VENDOR};
 use crate::plan::step::Esp;
 use crate::report::Reporter;
+use crate::sys::efivar::{self, BOOT_ATTRIBUTES, Variable};
 
 /// Makes the boot entry and sets BootNext as `wanted` says. `root` is where /sys is.
 pub fn entry(
@@ -43,6 +46,10 @@ pub fn entry(
     };
     // BootNext names an entry: without `entry` there must be one already, which only we can have made.
     let number = efi::ensure_entry(root, &place, description, loader, order)?;
+    // What was tried with the disk's old content says nothing of the new one.
+    if let Err(failure) = forget_disk(root) {
+        log::warn!("{}", crate::error::chain(&failure));
+    }
     if wanted.boot_next {
         efi::set_boot_next(root, number)?;
     }
@@ -57,4 +64,26 @@ pub fn entry(
         }
     ));
     Ok(())
+}
+
+/// Has the firmware boot its entry `number` next, once. That this was tried is noted first: a machine that comes
+/// back over the network finds the note.
+pub fn disk_once(root: &Path, number: u16, time: u64) -> Result<()> {
+    let note = Variable {
+        attributes: BOOT_ATTRIBUTES,
+        data: time.to_le_bytes().to_vec(),
+    };
+    efivar::write(root, DISK_TRIED, VENDOR, &note)
+        .context(Class::Handover, || {
+            format!("writing the UEFI variable {DISK_TRIED}")
+        })
+        .map_err(|f| f.hint("put the disk first in the boot order, in the firmware's setup"))?;
+    efi::set_boot_next(root, number)
+}
+
+/// Forgets that booting from the disk was tried.
+pub fn forget_disk(root: &Path) -> Result<()> {
+    efivar::delete(root, DISK_TRIED, VENDOR).context(Class::Handover, || {
+        format!("deleting the UEFI variable {DISK_TRIED}")
+    })
 }

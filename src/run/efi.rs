@@ -4,14 +4,14 @@
 //! No failure here undoes an install: the caller warns. Firmware that lost its entries, or never had room
 //! for one, still finds `\EFI\BOOT` on the disk.
 
-pub mod load_option;
-
 use std::path::Path;
 
+pub use crate::host::load_option::{EntryKind, EspLocation, LoadOption};
 pub use crate::plan::disk_root::default_loader;
-pub use load_option::{EntryKind, EspLocation, LoadOption};
 
 use crate::error::{Class, Context as _, Failure, Result, printable};
+use crate::host::boot_entries::entry_number;
+use crate::host::load_option;
 use crate::sys::efivar::{self, BOOT_ATTRIBUTES, GLOBAL, Variable};
 
 /// What the description of every entry of ours begins with.
@@ -85,19 +85,6 @@ pub fn boot_order(root: &Path) -> Result<Vec<u16>> {
         .filter_map(|pair| pair.first_chunk::<2>())
         .map(|pair| u16::from_le_bytes(*pair))
         .collect())
-}
-
-/// The first active entry of `BootOrder` that does not boot from the network.
-pub fn first_not_network(root: &Path) -> Result<Option<u16>> {
-    let entries = entries(root)?;
-    let fits = |number: &u16| {
-        entries.iter().any(|e| {
-            e.number == *number
-                && e.kind() != EntryKind::Network
-                && e.option.as_ref().is_some_and(LoadOption::is_active)
-        })
-    };
-    Ok(boot_order(root)?.into_iter().find(fits))
 }
 
 /// Makes sure that there is exactly one entry of ours for `esp`, which starts `loader`, and that `BootOrder`
@@ -227,17 +214,6 @@ fn free_number(entries: &[Entry]) -> Result<u16> {
 
 fn name(number: u16) -> String {
     format!("Boot{number:04X}")
-}
-
-/// The number in `Boot####`: four upper-case hexadecimal digits, which keeps `BootNext` and `BootOrder` out.
-fn entry_number(name: &str) -> Option<u16> {
-    let digits = name.strip_prefix("Boot").filter(|d| d.len() == 4)?;
-    let upper = digits
-        .chars()
-        .all(|c| c.is_ascii_digit() || ('A'..='F').contains(&c));
-    upper
-        .then(|| u16::from_str_radix(digits, 16).ok())
-        .flatten()
 }
 
 fn read(root: &Path, name: &str) -> Result<Option<Variable>> {

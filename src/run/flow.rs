@@ -481,7 +481,7 @@ fn is_one_disk(entrance: &Entrance<'_>, request: &Request) -> bool {
                 || select.wwn.is_some()
                 || select.hctl.is_some()
                 || target::named_path(select).is_some()
-        }) && !plan::preserve::may_be_ambiguous(&request.preserve))
+        }) && !plan::preserve::may_be_ambiguous(request.sources()))
 }
 
 fn waiting_for(refusal: &Refusal) -> String {
@@ -492,13 +492,16 @@ fn waiting_for(refusal: &Refusal) -> String {
         Refusal::Preserve { target, source, .. } => {
             format!("source {source} of {}", target.display())
         }
+        Refusal::Upper { source, .. } => format!("{source}, where what is written is kept"),
         other => other.to_string(),
     }
 }
 
 fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
     let mut facts = match &request.goal {
-        Goal::Memory(_) if !request.preserve.is_empty() => host::probe_with_blanks(entrance.root)?,
+        Goal::Memory(_) if request.sources().next().is_some() => {
+            host::probe_with_blanks(entrance.root)?
+        }
         // Otherwise a session leaves the disks alone.
         Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
         Goal::Disk(_) => host::probe(entrance.root)?,

@@ -7,13 +7,15 @@ use super::image_source::{self, Source};
 use super::partitions::{self, Shared};
 use super::progress::Progress;
 use super::source_disk;
-use super::target_disk::TargetDisk;
+use super::target_disk::{LockedDisk, TargetDisk};
 use super::tree_disk::{OpenedTree, PartitionedTree};
-use crate::config::wire::{ImageKind, RecordPolicy};
+use super::{teardown, wipe};
+use crate::config::wire::{ImageKind, RecordPolicy, Wipe};
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::plan::layout::{self, Layout, Length};
 use crate::plan::step::{Span, Target};
+use crate::plan::teardown::Standing;
 use crate::plan::tree_layout::NewTable;
 use crate::plan::tree_root;
 use crate::report::Reporter;
@@ -38,7 +40,9 @@ impl From<ItIsATree> for Failure {
 pub enum Stage {
     /// Nothing is open.
     Idle,
-    /// The disk is locked.
+    /// The disk is locked, and something stands on it.
+    Stacked(LockedDisk),
+    /// The disk is locked and claimed.
     Locked(TargetDisk),
     /// The image's head is here and fits; from here on bytes may change.
     Opened(Box<Opened>),
@@ -96,6 +100,7 @@ impl Stage {
     fn name(&self) -> &'static str {
         match self {
             Stage::Idle => "idle",
+            Stage::Stacked(_) => "stacked",
             Stage::Locked(_) => "locked",
             Stage::Opened(_) => "opened",
             Stage::OpenedTree(_) => "openedTree",
@@ -119,6 +124,33 @@ impl Stage {
         match self {
             Stage::Idle => Ok(Stage::Locked(TargetDisk::open(target)?)),
             other => Err(other.out_of_order("lockDisk")),
+        }
+    }
+
+    /// Locks the target, on which something stands.
+    pub fn lock_stack(self, target: &Target) -> Result<Stage> {
+        match self {
+            Stage::Idle => Ok(Stage::Stacked(LockedDisk::open(target)?)),
+            other => Err(other.out_of_order("lockStack")),
+        }
+    }
+
+    /// Takes down one of the devices that stand on it.
+    pub fn take_down(self, device: &Standing) -> Result<Stage> {
+        match self {
+            Stage::Stacked(disk) => {
+                teardown::take_down(device)?;
+                Ok(Stage::Stacked(disk))
+            }
+            other => Err(other.out_of_order("takeDown")),
+        }
+    }
+
+    /// Claims the target, on which nothing stands any more.
+    pub fn claim(self) -> Result<Stage> {
+        match self {
+            Stage::Stacked(disk) => Ok(Stage::Locked(teardown::claim(disk)?)),
+            other => Err(other.out_of_order("claimDisk")),
         }
     }
 
@@ -234,6 +266,21 @@ impl Stage {
                 Ok(Stage::OpenedTree(opened))
             }
             other => Err(other.out_of_order("writeMark")),
+        }
+    }
+
+    /// Wipes the disk as a whole.
+    pub fn wipe(self, method: Wipe, spans: &[Span], reporter: &Reporter) -> Result<Stage> {
+        match self {
+            Stage::Opened(opened) => {
+                wipe::wipe(&opened.disk, method, spans, reporter)?;
+                Ok(Stage::Opened(opened))
+            }
+            Stage::OpenedTree(opened) => {
+                wipe::wipe(opened.disk(), method, spans, reporter)?;
+                Ok(Stage::OpenedTree(opened))
+            }
+            other => Err(other.out_of_order("wipeDisk")),
         }
     }
 

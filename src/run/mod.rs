@@ -16,7 +16,9 @@ pub mod reread;
 pub mod source_disk;
 pub mod start;
 pub mod target_disk;
+pub mod teardown;
 pub mod tree_disk;
+pub mod wipe;
 pub mod zeros;
 
 use std::path::Path;
@@ -110,6 +112,10 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
     let Progress { disk, session } = progress;
     match step {
         Step::LockDisk { .. }
+        | Step::LockStack { .. }
+        | Step::TakeDown { .. }
+        | Step::ClaimDisk
+        | Step::WipeDisk { .. }
         | Step::OpenImage { .. }
         | Step::WriteMark { .. }
         | Step::ClearDisk { .. }
@@ -126,7 +132,9 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
-        | Step::BootEntry { .. } => Ok(Progress {
+        | Step::BootEntry { .. }
+        | Step::BootDisk { .. }
+        | Step::ForgetDiskBoot => Ok(Progress {
             disk: on_disk(step, disk, machine)?,
             session,
         }),
@@ -136,6 +144,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::OpenSource { .. }
         | Step::Preserve { .. }
         | Step::Scratch { .. }
+        | Step::Volatile { .. }
         | Step::ZramSwap { .. }
         | Step::CheckRoot { .. } => Ok(Progress {
             disk,
@@ -215,10 +224,20 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
             reporter,
         ),
         Step::LoadRoot => session.load(reporter),
-        Step::MountRoot { place, verity } => session.mount(place, verity.as_ref()),
+        Step::MountRoot {
+            place,
+            verity,
+            upper,
+        } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
+        Step::Volatile {
+            path,
+            number,
+            size,
+            inodes,
+        } => session.volatile(path, *number, (*size, *inodes)),
         Step::ZramSwap { size } => {
             tolerate(zram::swap_on(machine.root, *size), step, reporter)?;
             Ok(session)
@@ -231,6 +250,10 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
+        Step::LockStack { target } => stage.lock_stack(target),
+        Step::TakeDown { device } => stage.take_down(device),
+        Step::ClaimDisk => stage.claim(),
+        Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
         Step::OpenImage { record, .. } => stage.open(
             &source(machine)?,
             *record,
@@ -296,6 +319,14 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
                     machine.reporter,
                 )?;
             }
+            Ok(stage)
+        }
+        Step::BootDisk { number, time, .. } => {
+            boot::disk_once(machine.root, *number, *time)?;
+            Ok(stage)
+        }
+        Step::ForgetDiskBoot => {
+            tolerate(boot::forget_disk(machine.root), step, machine.reporter)?;
             Ok(stage)
         }
         Step::BootEntry {

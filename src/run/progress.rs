@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::report::{Event, Reporter};
 use crate::stream::ImageStream;
+use crate::units::Bytes;
 
 /// Progress events, at most five a second.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -43,6 +44,49 @@ impl<'a> Progress<'a> {
             total: stream.content_length(),
             received: counters.received,
             expected: counters.expected,
+        });
+    }
+}
+
+/// Tells of one step that takes nothing from a stream.
+#[derive(Debug)]
+pub struct Meter<'a> {
+    reporter: &'a Reporter,
+    step: &'static str,
+    done: u64,
+    total: Bytes,
+    told: Option<Instant>,
+}
+
+impl<'a> Meter<'a> {
+    /// Nothing is done yet.
+    pub fn new(step: &'static str, total: Bytes, reporter: &'a Reporter) -> Meter<'a> {
+        Meter {
+            reporter,
+            step,
+            done: 0,
+            total,
+            told: None,
+        }
+    }
+
+    /// `more` is done; told where the last time is long enough ago.
+    pub fn add(&mut self, more: Bytes) {
+        self.done = self.done.saturating_add(more.0);
+        if self.told.is_none_or(|t| t.elapsed() >= PROGRESS_EVERY) {
+            self.told = Some(Instant::now());
+            self.end();
+        }
+    }
+
+    /// Tells it in any case.
+    pub fn end(&self) {
+        self.reporter.emit(Event::Progress {
+            step: self.step,
+            written: self.done,
+            total: Some(self.total.0),
+            received: 0,
+            expected: None,
         });
     }
 }

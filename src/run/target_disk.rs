@@ -17,6 +17,10 @@ use crate::units::Bytes;
 /// udevd holds the lock for moments while it probes a disk that just appeared.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What stood on the disk may take a moment to let it go.
+const CLAIM_ATTEMPTS: usize = 50;
+const CLAIM_PAUSE: Duration = Duration::from_millis(100);
+
 /// Zeros are written in pieces of this size.
 const ZEROS: usize = 1 << 20;
 
@@ -41,73 +45,141 @@ pub struct TargetDisk {
     target: Target,
 }
 
+/// A disk that is locked, and on which something may still stand: it cannot be written.
+#[derive(Debug)]
+pub struct LockedDisk {
+    file: Flock<File>,
+    target: Target,
+}
+
+impl LockedDisk {
+    /// Opens and locks what the plan chose; refuses if it is not that device any more.
+    pub fn open(target: &Target) -> Result<LockedDisk> {
+        let file =
+            block::open_for_writing(&target.path, false).map_err(|e| refuse_open(target, e))?;
+        let file = lock(check(file, target)?, target)?;
+        Ok(LockedDisk {
+            file,
+            target: target.clone(),
+        })
+    }
+
+    /// The disk that the plan chose.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Opens the disk exclusively as well.
+    ///
+    /// # Errors
+    /// Class refused where something still holds it after a few seconds.
+    pub fn claim(self) -> Result<TargetDisk> {
+        let LockedDisk { file, target } = self;
+        let mut last = None;
+        for attempt in 0..CLAIM_ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(CLAIM_PAUSE);
+            }
+            match block::reopen(&*file, target.dev.is_some()) {
+                Ok(claim) => {
+                    let claim = target.dev.is_some().then_some(claim);
+                    return Ok(TargetDisk::of(claim, file, &target));
+                }
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy => last = Some(e),
+                Err(e) => return Err(refuse_open(&target, e)),
+            }
+        }
+        let last = last.unwrap_or_else(|| io::ErrorKind::ResourceBusy.into());
+        Err(refuse_open(&target, last))
+    }
+}
+
+fn refuse(target: &Target, what: impl std::fmt::Display) -> Failure {
+    let shown = target.path.display();
+    Failure::new(Class::Refused, format!("target {shown} {what}"))
+}
+
+fn refuse_open(target: &Target, e: io::Error) -> Failure {
+    let what = match e.kind() {
+        io::ErrorKind::NotFound => "does not exist",
+        io::ErrorKind::ResourceBusy => "is in use: the kernel refuses to open it exclusively",
+        io::ErrorKind::ReadOnlyFilesystem => "is read-only",
+        io::ErrorKind::PermissionDenied => "may not be written by this user",
+        _ => "cannot be opened for writing",
+    };
+    refuse(target, what)
+        .caused_by(e)
+        .hint("see `ironroot disks` for what holds it")
+}
+
+/// Refuses what is not the device of the plan.
+fn check(file: File, target: &Target) -> Result<File> {
+    let changed = |what: &str, planned: String, found: String| {
+        refuse(
+            target,
+            format!(
+                "is not the disk that was chosen: its {what} is {found}, planned was {planned}"
+            ),
+        )
+        .hint("run again: disks changed their names meanwhile")
+    };
+    let asked = |e: io::Error| refuse(target, "does not answer").caused_by(e);
+    if block::is_block_device(&file).map_err(asked)? != target.dev.is_some() {
+        return Err(refuse(target, "changed between a block device and a file"));
+    }
+    if let Some(planned) = target.dev {
+        let found = block::device_number(&file).map_err(asked)?;
+        if found != planned {
+            return Err(changed(
+                "device number",
+                planned.to_string(),
+                found.to_string(),
+            ));
+        }
+    }
+    let size = block::size(&file).map_err(asked)?;
+    if size != target.size {
+        return Err(changed("size", target.size.to_string(), size.to_string()));
+    }
+    let sector = block::sector_size(&file).map_err(asked)?;
+    if sector != target.sector {
+        return Err(changed(
+            "sector size",
+            target.sector.to_string(),
+            sector.to_string(),
+        ));
+    }
+    if block::is_read_only(&file).map_err(asked)? {
+        return Err(refuse(target, "is read-only").hint("check the disk's write protection"));
+    }
+    Ok(file)
+}
+
+fn lock(file: File, target: &Target) -> Result<Flock<File>> {
+    block::lock(file, LOCK_PATIENCE).map_err(|(_, e)| {
+        refuse(target, "is locked by another program")
+            .caused_by(e)
+            .hint("wait for the other installer or partitioning tool to end")
+    })
+}
+
 impl TargetDisk {
     /// Opens and locks what the plan chose; refuses if it is not that device any more.
     pub fn open(target: &Target) -> Result<TargetDisk> {
-        let shown = target.path.display();
-        let refuse = |what: String| Failure::new(Class::Refused, format!("target {shown} {what}"));
-        let opened = block::open_for_writing(&target.path, target.dev.is_some()).map_err(|e| {
-            let what = match e.kind() {
-                io::ErrorKind::NotFound => "does not exist",
-                io::ErrorKind::ResourceBusy => {
-                    "is in use: the kernel refuses to open it exclusively"
-                }
-                io::ErrorKind::ReadOnlyFilesystem => "is read-only",
-                io::ErrorKind::PermissionDenied => "may not be written by this user",
-                _ => "cannot be opened for writing",
-            };
-            refuse(what.to_owned())
-                .caused_by(e)
-                .hint("see `ironroot disks` for what holds it")
-        })?;
-        let changed = |what: &str, planned: String, found: String| {
-            refuse(format!(
-                "is not the disk that was chosen: its {what} is {found}, planned was {planned}"
-            ))
-            .hint("run again: disks changed their names meanwhile")
-        };
-        let asked = |e: io::Error| refuse("does not answer".to_owned()).caused_by(e);
+        let opened = block::open_for_writing(&target.path, target.dev.is_some())
+            .map_err(|e| refuse_open(target, e))?;
         // The lock has a descriptor of its own: it stays while the claim is given up.
-        let file = block::reopen(&opened, false).map_err(asked)?;
+        let file = block::reopen(&opened, false)
+            .map_err(|e| refuse(target, "does not answer").caused_by(e))?;
         let claim = target.dev.is_some().then_some(opened);
-        if block::is_block_device(&file).map_err(asked)? != target.dev.is_some() {
-            return Err(refuse(
-                "changed between a block device and a file".to_owned(),
-            ));
-        }
-        if let Some(planned) = target.dev {
-            let found = block::device_number(&file).map_err(asked)?;
-            if found != planned {
-                return Err(changed(
-                    "device number",
-                    planned.to_string(),
-                    found.to_string(),
-                ));
-            }
-        }
-        let size = block::size(&file).map_err(asked)?;
-        if size != target.size {
-            return Err(changed("size", target.size.to_string(), size.to_string()));
-        }
-        let sector = block::sector_size(&file).map_err(asked)?;
-        if sector != target.sector {
-            return Err(changed(
-                "sector size",
-                target.sector.to_string(),
-                sector.to_string(),
-            ));
-        }
-        if block::is_read_only(&file).map_err(asked)? {
-            return Err(refuse("is read-only".to_owned()).hint("check the disk's write protection"));
-        }
-        let file = block::lock(file, LOCK_PATIENCE).map_err(|(_, e)| {
-            refuse("is locked by another program".to_owned())
-                .caused_by(e)
-                .hint("wait for the other installer or partitioning tool to end")
-        })?;
+        let file = lock(check(file, target)?, target)?;
+        Ok(TargetDisk::of(claim, file, target))
+    }
+
+    fn of(claim: Option<File>, file: Flock<File>, target: &Target) -> TargetDisk {
         // A file system without direct writes (tmpfs) is written through the page cache.
         let direct = block::reopen_direct(&file).ok();
-        Ok(TargetDisk {
+        TargetDisk {
             claim,
             file,
             direct,
@@ -115,7 +187,7 @@ impl TargetDisk {
             zeroing_works: AtomicBool::new(target.dev.is_some()),
             dirty: AtomicU64::new(0),
             target: target.clone(),
-        })
+        }
     }
 
     /// The disk that the plan chose.

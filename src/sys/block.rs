@@ -21,6 +21,7 @@ mod raw {
     nix::ioctl_none_bad!(blkflsbuf, nix::request_code_none!(0x12, 97));
     nix::ioctl_none_bad!(blkrrpart, nix::request_code_none!(0x12, 95));
     nix::ioctl_write_ptr_bad!(blkzeroout, nix::request_code_none!(0x12, 127), [u64; 2]);
+    nix::ioctl_write_ptr_bad!(blkdiscard, nix::request_code_none!(0x12, 119), [u64; 2]);
     nix::ioctl_write_ptr_bad!(blkpg, nix::request_code_none!(0x12, 105), BlkpgIoctlArg);
 
     /// struct blkpg_ioctl_arg
@@ -138,6 +139,35 @@ pub fn zero_out(file: &File, start: Bytes, length: Bytes) -> io::Result<()> {
     let range = [start.0, length.0];
     // SAFETY: the kernel reads two u64 from the pointer, which lives until the call returns.
     unsafe { raw::blkzeroout(file.as_raw_fd(), &raw const range) }?;
+    Ok(())
+}
+
+/// Tells the device that a range is not needed any more (BLKDISCARD). What it reads afterwards is the device's
+/// choice: zeros, what was there, or what was there before. Both numbers in bytes, aligned to the logical sector
+/// size. A file gets a hole.
+///
+/// # Errors
+/// [`io::ErrorKind::Unsupported`] where the device does not take it.
+pub fn discard(file: &File, start: Bytes, length: Bytes) -> io::Result<()> {
+    if !is_block_device(file)? {
+        return punch_hole(file, start, length);
+    }
+    let range = [start.0, length.0];
+    // SAFETY: the kernel reads two u64 from the pointer, which lives until the call returns.
+    unsafe { raw::blkdiscard(file.as_raw_fd(), &raw const range) }?;
+    Ok(())
+}
+
+/// Makes a range of a regular file a hole, which reads as zeros (fallocate(2), `FALLOC_FL_PUNCH_HOLE`).
+pub fn punch_hole(file: &File, start: Bytes, length: Bytes) -> io::Result<()> {
+    use nix::fcntl::FallocateFlags as Flags;
+    let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    nix::fcntl::fallocate(
+        file,
+        Flags::FALLOC_FL_PUNCH_HOLE | Flags::FALLOC_FL_KEEP_SIZE,
+        start.0.try_into().map_err(invalid)?,
+        length.0.try_into().map_err(invalid)?,
+    )?;
     Ok(())
 }
 

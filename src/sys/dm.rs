@@ -1,5 +1,6 @@
-//! Device mapper: a read-only device with one target (Linux: include/uapi/linux/dm-ioctl.h). The crate that
-//! binds it generates its types with libclang at build time, which is more than three ioctls are worth.
+//! Device mapper: a read-only device with one target, and the removal of a device that somebody else made
+//! (Linux: include/uapi/linux/dm-ioctl.h). The crate that binds it generates its types with libclang at build
+//! time, which is more than five ioctls are worth.
 
 use std::fs::File;
 use std::io;
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use super::control;
-use crate::error::{Class, Context as _, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::host::DevNum;
 use crate::units::Bytes;
 
@@ -25,6 +26,10 @@ const TARGET: usize = 40;
 
 /// Length of `name` in struct dm_ioctl, with its zero at the end.
 const NAME: usize = 128;
+
+/// Where `uuid` is, behind the name, and its length with its zero.
+const UUID_AT: usize = 48 + NAME;
+const UUID: usize = 129;
 
 /// A request, aligned as struct dm_ioctl wants to be.
 #[derive(Debug)]
@@ -42,6 +47,7 @@ mod raw {
     nix::ioctl_readwrite_bad!(create, code(3), Request);
     nix::ioctl_readwrite_bad!(remove, code(4), Request);
     nix::ioctl_readwrite_bad!(suspend, code(6), Request);
+    nix::ioctl_readwrite_bad!(status, code(7), Request);
     nix::ioctl_readwrite_bad!(load, code(9), Request);
 
     pub const READ_ONLY: u32 = 1 << 0;
@@ -113,6 +119,36 @@ impl Mapped {
     }
 }
 
+/// Removes the device with this UUID, which must have the number `dev`. The kernel refuses (`EBUSY`) while it is
+/// mounted, open or part of another device. The UUID says whose device it is; a name may have been given anew.
+///
+/// # Errors
+/// Class refused where it is another device now, or in use.
+pub fn remove(uuid: &str, dev: DevNum) -> Result<()> {
+    let what = || format!("removing the mapped device {dev} ({})", printable(uuid));
+    let control = control::open(Path::new(CONTROL), CONTROL_MINOR, "dm_mod")?;
+    let request = || {
+        Request::of_uuid(uuid)
+            .ok_or_else(|| Failure::new(Class::Bug, format!("{}: no such UUID can be", what())))
+    };
+    let mut status = request()?;
+    // SAFETY: the buffer has the size that its header says and lives until the call returns.
+    unsafe { raw::status(control.as_raw_fd(), &raw mut status) }.context(Class::Refused, what)?;
+    if status.device() != Some(dev) {
+        let found = status.device().unwrap_or_default();
+        return Err(
+            Failure::new(Class::Refused, format!("{}: it is {found} now", what()))
+                .hint("run again: devices changed their numbers meanwhile"),
+        );
+    }
+    let mut remove = request()?;
+    // SAFETY: as above.
+    unsafe { raw::remove(control.as_raw_fd(), &raw mut remove) }
+        .context(Class::Refused, what)
+        .map_err(|f| f.hint("see `ironroot disks` for what uses it"))?;
+    Ok(())
+}
+
 impl Drop for Mapped {
     fn drop(&mut self) {
         let mut request = Request::new(&self.name, raw::DEFERRED_REMOVE);
@@ -134,6 +170,16 @@ impl Request {
         let name = name.as_bytes();
         request.put(48, name.get(..NAME - 1).unwrap_or(name));
         request
+    }
+
+    /// Names a device by its UUID alone: the kernel refuses two names in one request.
+    fn of_uuid(uuid: &str) -> Option<Request> {
+        if uuid.is_empty() || uuid.len() >= UUID || uuid.contains('\0') {
+            return None;
+        }
+        let mut request = Request::new("", 0);
+        request.put(UUID_AT, uuid.as_bytes());
+        Some(request)
     }
 
     fn with_target(mut self, target: &Target<'_>) -> Option<Request> {
@@ -197,6 +243,12 @@ mod tests {
         assert_eq!(request.0[320..328], 16u64.to_ne_bytes());
         assert_eq!(&request.0[336..343], b"verity\0");
         assert_eq!(&request.0[352..365], b"1 /dev/loop0\0");
+        let request = Request::of_uuid("LVM-ab").unwrap();
+        assert_eq!(request.0[48], 0, "no name");
+        assert_eq!(&request.0[176..183], b"LVM-ab\0");
+        for wrong in ["", "a\0b", &"x".repeat(UUID)] {
+            assert!(Request::of_uuid(wrong).is_none(), "{wrong:?}");
+        }
         let long = "x".repeat(BUFFER);
         let target = Target {
             parameters: &long,

@@ -156,6 +156,14 @@ impl LoopDevice {
     }
 }
 
+/// Detaches the loop device that `file` is the only open descriptor of (LOOP_CLR_FD). While others have it open
+/// the kernel only notes the wish: look at sysfs afterwards.
+pub fn detach(file: &File) -> io::Result<()> {
+    // SAFETY: the ioctl takes no argument; the descriptor is open for the whole call.
+    unsafe { raw::loop_clr_fd(file.as_raw_fd()) }?;
+    Ok(())
+}
+
 /// How many bytes the device will have, or why it cannot be.
 fn fit(size: Bytes, range: Range) -> Result<Bytes, String> {
     let sector = range.sector.get();

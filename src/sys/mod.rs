@@ -13,6 +13,7 @@ pub mod exec;
 pub mod kexec;
 pub mod kmsg;
 pub mod loopdev;
+pub mod md;
 pub mod mount;
 pub mod packet;
 pub mod power;

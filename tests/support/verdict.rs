@@ -49,7 +49,7 @@ pub fn assert_complete_gpt(disk: &LoopDevice, image: &[u8], sector: usize, befor
     // Body, then what nobody may have touched, then zeros, then the backup.
     let body_end = stale.min(backup);
     same(&now[MIB..body_end], &image[MIB..body_end], "body");
-    let cleared = now.len() - MIB;
+    let cleared = now.len() - 2 * MIB;
     if stale < backup {
         same(
             &now[stale..image.len().min(backup)],

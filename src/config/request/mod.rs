@@ -75,6 +75,15 @@ impl Request {
         }
     }
 
+    /// All that is kept on devices: what is preserved, and what is written to the root.
+    pub fn sources(&self) -> impl Iterator<Item = &Preserved> {
+        let upper = match &self.goal {
+            Goal::Memory(session) => session.upper.as_ref(),
+            Goal::Nothing | Goal::Disk(_) => None,
+        };
+        self.preserve.iter().chain(upper)
+    }
+
     /// The installation, where one is wanted.
     pub fn disk(&self) -> Option<&DiskInstall> {
         match &self.goal {
@@ -95,6 +104,8 @@ pub struct DiskInstall {
     pub pick: wire::Pick,
     /// What may be erased.
     pub overwrite: wire::Overwrite,
+    /// How the old content goes.
+    pub wipe: wire::Wipe,
     /// Whether the disk carries its record.
     pub record: wire::RecordPolicy,
     /// Boot entries.
@@ -284,6 +295,7 @@ fn disk_install(
         select: disk.select.clone(),
         pick: disk.pick,
         overwrite: disk.overwrite.unwrap_or(default),
+        wipe: disk.wipe,
         record: disk.record,
         efi: disk.efi,
         tree,

@@ -31,7 +31,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             pick: _,
             overwrite: _,
             keep,
-            wipe,
+            wipe: _,
             grow,
             record: _,
             partitions,
@@ -42,7 +42,6 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             files: _,
         } = disk;
         problems.unsupported("disk.keep", !keep.is_empty());
-        problems.unsupported("disk.wipe", *wipe != wire::Wipe::Signatures);
         problems.unsupported("disk.grow", grow.is_some());
         problems.unsupported("disk.partitions", !partitions.is_empty());
         problems.unsupported("disk.table", table.is_some());

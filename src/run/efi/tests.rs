@@ -203,19 +203,6 @@ fn boot_next_needs_an_entry() {
 }
 
 #[test]
-fn the_first_entry_that_is_not_a_network_one() {
-    let firmware = Firmware::typical();
-    firmware.order(&[0, 3, 77, 1, 4]);
-    assert_eq!(first_not_network(firmware.root()).unwrap(), Some(1));
-    let mut inactive = load_option::encode(&esp("11"), "debian", LOADER).unwrap();
-    inactive[0] = 0;
-    firmware.set("Boot0001", inactive);
-    assert_eq!(first_not_network(firmware.root()).unwrap(), Some(4));
-    firmware.order(&[0, 3]);
-    assert_eq!(first_not_network(firmware.root()).unwrap(), None);
-}
-
-#[test]
 fn a_machine_without_variables_is_a_failure_that_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let error = ensure_entry(
@@ -249,18 +236,7 @@ fn a_machine_without_variables_is_a_failure_that_says_so() {
 }
 
 #[test]
-fn names_of_entries() {
-    assert_eq!(entry_number("Boot00A1"), Some(0xa1));
-    for name in [
-        "BootNext",
-        "BootOrder",
-        "Boot00a1",
-        "Boot001",
-        "Boot00001",
-        "Boot+001",
-    ] {
-        assert_eq!(entry_number(name), None, "{name}");
-    }
+fn loaders_by_architecture() {
     assert_eq!(default_loader("x86_64"), Some(LOADER));
     assert_eq!(default_loader("s390x"), None);
 }

@@ -7,7 +7,7 @@ use super::fstab::Spec;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::signatures;
 use crate::host::tables::{PartitionKind, Table};
-use crate::plan::memory_root::{LINUX_DATA, root_guid};
+use crate::plan::memory_root::identify::{LINUX_DATA, root_guid};
 use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::mount::{Flags, Guard};

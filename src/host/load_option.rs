@@ -5,6 +5,10 @@
 
 /// The entry is offered by the boot manager.
 pub const ACTIVE: u32 = 1;
+/// The entry is not shown.
+const HIDDEN: u32 = 8;
+/// What kind of entry it is: zero boots, the others are applications of the firmware, such as its setup.
+const CATEGORY: u32 = 0x1f00;
 
 const MEDIA: u8 = 4;
 const HARD_DRIVE: u8 = 1;
@@ -141,6 +145,11 @@ impl LoadOption {
     pub fn is_active(&self) -> bool {
         self.attributes & ACTIVE != 0
     }
+
+    /// Whether the firmware may start it by itself: active, and no application of its own.
+    pub fn boots(&self) -> bool {
+        self.is_active() && self.attributes & (HIDDEN | CATEGORY) == 0
+    }
 }
 
 fn node(kind: u8, subtype: u8, body: &[u8]) -> Option<Vec<u8>> {
@@ -239,7 +248,7 @@ fn utf16(text: &str) -> Vec<u8> {
         .collect()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     let units = bytes
         .chunks_exact(2)
         .filter_map(|pair| pair.first_chunk::<2>());

@@ -1,0 +1,294 @@
+//! The three boot policies over what a disk says of itself and over the firmware: what a network boot comes to.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use ironroot::config::request::Request;
+use ironroot::config::{parse, source};
+use ironroot::host::tables::{CopyState, Gpt, PartitionKind, Table, TablePartition};
+use ironroot::host::{
+    BootEntries, BootEntry, Disk, Facts, Firmware, Machine, RecordFound, RecordIdentity,
+};
+use ironroot::plan::{self, Handoff, Plan, Refusal, Step, identity};
+use ironroot::units::{Bytes, MIB, SectorSize};
+
+const NOW: u64 = 1_796_200_000;
+
+fn request(policy: &str, overwrite: &str) -> Request {
+    let text = format!(
+        r#"{{ "apiVersion": "ironroot.dev/v1alpha1", "kind": "BootConfig", "metadata": {{ "claim": "a" }},
+             "bootPolicy": "{policy}", "image": {{ "url": "https://images.example/os.raw" }},
+             "disk": {{ {overwrite} }} }}"#
+    );
+    let config = parse::parse(text.as_bytes()).unwrap_or_else(|p| panic!("{p:?}"));
+    source::interpret(&config, "test", text.as_bytes()).unwrap()
+}
+
+/// The same config under the default policy, which has an identity.
+fn own_identity() -> String {
+    let request = request("NetworkBootOnce", "");
+    identity::identity(&request, &request.disk().unwrap().image)
+}
+
+fn record(identity: &str) -> RecordIdentity {
+    RecordIdentity {
+        identity: identity.to_owned(),
+        claim: "a".to_owned(),
+        ..RecordIdentity::default()
+    }
+}
+
+fn installed_table() -> Table {
+    Table::Gpt(Gpt {
+        sector: SectorSize::S512,
+        disk_guid: "99999999-2222-3333-4444-555555555555".to_owned(),
+        protective: true,
+        primary: CopyState::Valid,
+        backup: CopyState::Valid,
+        copies_agree: true,
+        backup_at_end: true,
+        usable: (34, 2_000_000),
+        entries: 128,
+        partitions: vec![TablePartition {
+            number: 1,
+            start: Bytes(MIB),
+            size: Bytes(64 * MIB),
+            kind: PartitionKind::Guid("c12a7328-f81f-11d2-ba4b-00a0c93ec93b".to_owned()),
+            partuuid: "11111111-2222-3333-4444-555555555555".to_owned(),
+            name: None,
+            attributes: 0,
+        }],
+        flaws: vec![],
+    })
+}
+
+fn boot(tried: Option<u64>, network_only: bool) -> BootEntries {
+    let entry = |number, description: &str, network, active| BootEntry {
+        number,
+        description: description.to_owned(),
+        network,
+        active,
+    };
+    let mut order = vec![entry(0, "Setup", false, false), entry(4, "PXE", true, true)];
+    if !network_only {
+        order.push(entry(2, "debian", false, true));
+        order.push(entry(1, "windows", false, true));
+    }
+    BootEntries {
+        order,
+        disk_tried: tried,
+    }
+}
+
+fn facts(record: RecordFound, firmware: Firmware) -> Facts {
+    let blank = matches!(record, RecordFound::None | RecordFound::Mark(_));
+    Facts {
+        disks: vec![Disk {
+            name: "sda".to_owned(),
+            path: "/dev/sda".into(),
+            size: Bytes(1024 * MIB),
+            sector: Some(SectorSize::S512),
+            table: if blank {
+                Table::None
+            } else {
+                installed_table()
+            },
+            record,
+            ..Disk::default()
+        }],
+        machine: Machine {
+            firmware,
+            boot: (firmware == Firmware::Uefi).then(|| boot(None, false)),
+            ..Machine::default()
+        },
+        now: NOW,
+        ..Facts::default()
+    }
+}
+
+/// One word for what a plan comes to, and how it ends.
+fn word(outcome: &Result<Plan, Refusal>) -> String {
+    let Ok(plan) = outcome else {
+        return "refused".to_owned();
+    };
+    let end = match plan.steps.last().unwrap() {
+        Step::Handoff(Handoff::Reboot) => "reboot",
+        Step::Handoff(Handoff::Park { .. }) => "park",
+        other => panic!("{other}"),
+    };
+    let what = if plan.is_destructive() {
+        "install"
+    } else if plan
+        .steps
+        .iter()
+        .any(|s| matches!(s, Step::BootDisk { .. }))
+    {
+        "disk next"
+    } else if plan
+        .steps
+        .iter()
+        .any(|s| matches!(s, Step::BootEntry { .. }))
+    {
+        "boot it"
+    } else {
+        "nothing"
+    };
+    format!("{what}, {end}")
+}
+
+#[test]
+fn policies_over_records_and_firmware() {
+    let own = own_identity();
+    let states = [
+        ("none", RecordFound::None),
+        ("own mark", RecordFound::Mark(record(&own))),
+        ("other mark", RecordFound::Mark(record("1:other"))),
+        ("own", RecordFound::Installed(record(&own))),
+        ("other", RecordFound::Installed(record("1:other"))),
+        (
+            "foreign",
+            RecordFound::Foreign {
+                why: "a copy".to_owned(),
+            },
+        ),
+    ];
+    // Record; then Once, Always and None on UEFI; then the same on BIOS.
+    let table = [
+        (
+            "none",
+            [
+                "install, reboot",
+                "install, reboot",
+                "disk next, reboot",
+                "install, reboot",
+                "install, park",
+                "nothing, park",
+            ],
+        ),
+        (
+            "own mark",
+            [
+                "install, reboot",
+                "install, reboot",
+                "disk next, reboot",
+                "install, reboot",
+                "install, park",
+                "nothing, park",
+            ],
+        ),
+        (
+            "other mark",
+            [
+                "refused",
+                "install, reboot",
+                "disk next, reboot",
+                "refused",
+                "install, park",
+                "nothing, park",
+            ],
+        ),
+        (
+            "own",
+            [
+                "boot it, reboot",
+                "install, reboot",
+                "disk next, reboot",
+                "nothing, park",
+                "install, park",
+                "nothing, park",
+            ],
+        ),
+        (
+            "other",
+            [
+                "refused",
+                "install, reboot",
+                "disk next, reboot",
+                "refused",
+                "install, park",
+                "nothing, park",
+            ],
+        ),
+        (
+            "foreign",
+            [
+                "refused",
+                "refused",
+                "disk next, reboot",
+                "refused",
+                "refused",
+                "nothing, park",
+            ],
+        ),
+    ];
+    for ((name, state), (row, want)) in states.into_iter().zip(table) {
+        assert_eq!(name, row);
+        let mut got = Vec::new();
+        for firmware in [Firmware::Uefi, Firmware::Bios] {
+            for policy in ["NetworkBootOnce", "NetworkBootAlways", "None"] {
+                let facts = facts(state.clone(), firmware);
+                got.push(word(&plan::plan(&request(policy, ""), &facts)));
+            }
+        }
+        assert_eq!(got, want, "{name}");
+    }
+}
+
+#[test]
+fn none_never_writes_a_block_device_whatever_overwrite_says() {
+    for overwrite in ["IfBlank", "IfOurs", "Always"] {
+        let request = request("None", &format!(r#""overwrite": "{overwrite}""#));
+        for firmware in [
+            Firmware::Uefi,
+            Firmware::UefiWithoutVariables,
+            Firmware::Bios,
+        ] {
+            let plan = plan::plan(&request, &facts(RecordFound::None, firmware)).unwrap();
+            assert!(!plan.is_destructive() && !plan.needs_image());
+            assert!(
+                plan.steps.iter().all(|s| matches!(
+                    s,
+                    Step::BootDisk { .. } | Step::ForgetDiskBoot | Step::Handoff(_)
+                )),
+                "{:?}",
+                plan.lines()
+            );
+        }
+    }
+}
+
+#[test]
+fn none_boots_the_first_entry_that_is_not_a_network_one_and_only_once() {
+    let request = request("None", "");
+    let plan_with = |boot: BootEntries| {
+        let mut facts = facts(RecordFound::None, Firmware::Uefi);
+        facts.machine.boot = Some(boot);
+        plan::plan(&request, &facts).unwrap()
+    };
+    let fresh = plan_with(boot(None, false));
+    let Step::BootDisk {
+        number,
+        description,
+        time,
+    } = &fresh.steps[0]
+    else {
+        panic!("{:?}", fresh.lines())
+    };
+    assert_eq!((*number, description.as_str(), *time), (2, "debian", NOW));
+
+    // It came back at once, also by a clock that jumped a little: it parks, and forgets.
+    for tried in [NOW - 60, NOW, NOW + 60] {
+        let plan = plan_with(boot(Some(tried), false));
+        assert!(
+            matches!(
+                plan.steps.as_slice(),
+                [Step::ForgetDiskBoot, Step::Handoff(Handoff::Park { .. })]
+            ),
+            "{:?}",
+            plan.lines()
+        );
+    }
+    // It ran from its disk for an hour meanwhile.
+    let later = plan_with(boot(Some(NOW - 3600), false));
+    assert_eq!(word(&Ok(later)), "disk next, reboot");
+    let nothing = plan_with(boot(None, true));
+    assert_eq!(word(&Ok(nothing)), "nothing, park");
+}
