@@ -1,25 +1,37 @@
 //! What is zeroed before a new image goes on: every place where firmware, kernel or a probe would still
 //! see the old content.
 
+use super::keep;
+use super::layout::extent;
+use super::layout::space::Extent;
 use super::step::Span;
 use crate::host::Disk;
+use crate::host::tables::TablePartition;
 use crate::image::record;
-use crate::units::{Bytes, MIB};
+use crate::units::{Bytes, MIB, SectorSize};
 
 /// Head and tail of a disk, and of each of its old partitions, in the order in which they go: LBA 0 first,
 /// then the backup table, then the rest. The place of the mark is left out. All within the disk and aligned
 /// to 4 KiB where the disk's own end allows it.
-pub fn spans(disk: &Disk) -> Vec<Span> {
+///
+/// With `kept` partitions, their bytes are left out, and both copies of the table that lists only them, which
+/// stands there by then; its step has zeroed LBA 0.
+pub fn spans(disk: &Disk, kept: &[TablePartition]) -> Vec<Span> {
+    let mut spared: Vec<Extent> = kept.iter().map(extent).collect();
+    let sector = disk.sector.unwrap_or(SectorSize::S512);
+    if let Some((head, tail)) = keep::interim_places(disk.size, sector).filter(|_| !kept.is_empty())
+    {
+        let of = |s: Span, from: u64| Extent {
+            start: from,
+            end: s.start.0.saturating_add(s.length.0),
+        };
+        spared.extend([of(head, 0), of(tail, tail.start.0)]);
+    }
     let size = disk.size.0;
     let mut out = Vec::new();
     let mut add = |start: u64, end: u64| {
         let end = end.min(size);
-        if start < end {
-            out.push(Span {
-                start: Bytes(start),
-                length: Bytes(end - start),
-            });
-        }
+        out.extend(without(Extent { start, end }, &spared));
     };
     add(0, record::OFFSET);
     // What reaches below 1 MiB was zeroed a line above, and the mark stands there now.
@@ -52,6 +64,39 @@ pub fn spans(disk: &Disk) -> Vec<Span> {
     out
 }
 
+/// What is left of `extent` without all of `spared`.
+fn without(extent: Extent, spared: &[Extent]) -> Vec<Span> {
+    let mut left = vec![extent];
+    for hole in spared {
+        left = left
+            .into_iter()
+            .flat_map(|e| {
+                let before = Extent {
+                    start: e.start,
+                    end: e.end.min(hole.start),
+                };
+                let behind = Extent {
+                    start: e.start.max(hole.end),
+                    end: e.end,
+                };
+                // Apart from the hole, one of the two is all of it.
+                if e.overlaps(*hole) {
+                    vec![before, behind]
+                } else {
+                    vec![e]
+                }
+            })
+            .collect();
+    }
+    left.into_iter()
+        .filter(|e| e.length() > 0)
+        .map(|e| Span {
+            start: Bytes(e.start),
+            length: Bytes(e.length()),
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,7 +114,7 @@ mod tests {
                 .map(|(start, size)| Partition { start: Bytes(*start), size: Bytes(*size), ..Partition::default() })
                 .collect();
             let disk = Disk { size: Bytes(size), partitions, ..Disk::default() };
-            for span in spans(&disk) {
+            for span in spans(&disk, &[]) {
                 let end = span.start.0 + span.length.0;
                 prop_assert!(end <= size);
                 prop_assert!(end <= record::OFFSET || span.start.0 >= MIB, "{span:?}");
@@ -89,7 +134,7 @@ mod tests {
             }],
             ..Disk::default()
         };
-        let starts: Vec<u64> = spans(&disk).iter().map(|s| s.start.0 / MIB).collect();
+        let starts: Vec<u64> = spans(&disk, &[]).iter().map(|s| s.start.0 / MIB).collect();
         assert_eq!(starts, [0, 99, 10, 29]);
     }
 }

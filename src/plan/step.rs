@@ -5,11 +5,15 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::keep::{self, Copy};
+use super::layout::Shape;
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice};
-use crate::config::request::Verity;
+use crate::config::request::preserve::NewFileSystem;
+use crate::config::request::{Named, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy};
 use crate::error::printable;
+use crate::host::tables::TablePartition;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, Digest, SectorSize};
@@ -81,11 +85,21 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// Whether the disk carries a record.
         record: RecordPolicy,
+        /// What the table shall be.
+        shape: Box<Shape>,
     },
     /// Write the mark of this installation: from now on the disk is ours to finish.
     WriteMark {
         /// Which installation.
         record: RecordIdentity,
+    },
+    /// Replace the table by one that lists only the kept partitions and boots nothing: LBA 0 first, then one
+    /// copy at a time.
+    ReplaceTable {
+        /// What is kept.
+        kept: Vec<TablePartition>,
+        /// The copy that goes first.
+        first: Copy,
     },
     /// Zero the old boot structures and signatures, LBA 0 first.
     ClearDisk {
@@ -101,6 +115,18 @@ pub enum Step {
     ReadBack,
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
     OpenPartitions,
+    /// Make a file system on a partition that was added.
+    MakeFilesystem {
+        /// The partition's label.
+        label: String,
+        /// Which file system.
+        filesystem: NewFileSystem,
+    },
+    /// Grow the file system of the partition that has grown.
+    GrowFilesystem {
+        /// The partition, as the config names it.
+        partition: Named,
+    },
     /// End that; all work on them is on the disk.
     ClosePartitions,
     /// The verdict; then backup table, primary table with the record, and LBA 0 at the very end.
@@ -236,10 +262,13 @@ impl Step {
             Step::LockDisk { .. } => "lockDisk",
             Step::OpenImage { .. } => "openImage",
             Step::WriteMark { .. } => "writeMark",
+            Step::ReplaceTable { .. } => "replaceTable",
             Step::ClearDisk { .. } => "clearDisk",
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
             Step::OpenPartitions => "openPartitions",
+            Step::MakeFilesystem { .. } => "makeFilesystem",
+            Step::GrowFilesystem { .. } => "growFilesystem",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -260,8 +289,11 @@ impl Step {
     pub const fn is_destructive(&self) -> bool {
         match self {
             Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WriteBody { .. }
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -292,10 +324,13 @@ impl Step {
             Step::LockDisk { .. }
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::OpenPartitions
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::OpenRoot { .. }
@@ -329,9 +364,25 @@ impl fmt::Display for Step {
                     (Some(digest), _) => write!(f, " ({digest})"),
                     (None, Some(digest)) => write!(f, " (content {digest})"),
                     (None, None) => f.write_str(" (no digest)"),
+                }?;
+                let changes = match self {
+                    Step::OpenImage { shape, .. } => shape.changes(),
+                    _ => Vec::new(),
+                };
+                match changes.as_slice() {
+                    [] => Ok(()),
+                    all => write!(f, "; in its table: {}", all.join(", ")),
                 }
             }
             Step::WriteMark { .. } => f.write_str("ERASE begins: mark the disk as being installed"),
+            Step::ReplaceTable { kept, .. } => {
+                let kept: Vec<String> = kept.iter().map(keep::describe).collect();
+                write!(
+                    f,
+                    "ERASE the partition table but for what is kept: {}",
+                    kept.join("; ")
+                )
+            }
             Step::ClearDisk { spans } => {
                 let bytes = spans
                     .iter()
@@ -348,6 +399,14 @@ impl fmt::Display for Step {
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
             Step::OpenPartitions => f.write_str("open the partitions that were written"),
+            Step::MakeFilesystem { label, filesystem } => write!(
+                f,
+                "make {} on the added partition {label:?}",
+                filesystem.name()
+            ),
+            Step::GrowFilesystem { partition } => {
+                write!(f, "grow the file system of partition {partition}")
+            }
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,

@@ -4,9 +4,12 @@ pub mod boot;
 pub mod bulk;
 pub mod efi;
 pub mod flow;
+pub mod grow;
 pub mod head;
 pub mod image_source;
 pub mod install;
+pub mod kept;
+pub mod make_filesystem;
 pub mod memory;
 pub mod partitions;
 pub mod preserve;
@@ -100,10 +103,13 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         Step::LockDisk { .. }
         | Step::OpenImage { .. }
         | Step::WriteMark { .. }
+        | Step::ReplaceTable { .. }
         | Step::ClearDisk { .. }
         | Step::WriteBody { .. }
         | Step::ReadBack
         | Step::OpenPartitions
+        | Step::MakeFilesystem { .. }
+        | Step::GrowFilesystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
@@ -184,17 +190,25 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
-        Step::OpenImage { record, .. } => stage.open(
+        Step::OpenImage { record, shape, .. } => stage.open(
             &source(machine)?,
             *record,
+            shape,
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
         Step::WriteMark { record } => stage.mark(record),
+        Step::ReplaceTable { first, .. } => stage.replace_table(*first),
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
         Step::OpenPartitions => stage.open_partitions(),
+        Step::MakeFilesystem { label, filesystem } => stage.work(step.name(), |working| {
+            make_filesystem::on_added(working, label, *filesystem, machine.reporter)
+        }),
+        Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
+            grow::file_system(working, machine.reporter)
+        }),
         Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {
             let stage = stage.commit(record.as_ref())?;

@@ -15,6 +15,7 @@ pub mod loopdev;
 pub mod mount;
 pub mod packet;
 pub mod power;
+pub mod resize;
 pub mod rtnetlink;
 pub mod swap;
 pub mod tool;

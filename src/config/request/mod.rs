@@ -1,6 +1,7 @@
 //! What a boot config means: no text that is a URL, no key that is not carried out. Every problem is
 //! reported with its JSON path; what this version does not do is refused by name, never ignored.
 
+mod disk;
 mod image;
 mod memory;
 pub mod preserve;
@@ -11,6 +12,7 @@ mod tests;
 
 use std::time::Duration;
 
+pub use disk::{Addition, DiskInstall, Named};
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
@@ -78,23 +80,6 @@ impl Request {
             Goal::Nothing | Goal::Memory(_) => None,
         }
     }
-}
-
-/// Install an image on a disk.
-#[derive(Clone, Debug)]
-pub struct DiskInstall {
-    /// The image.
-    pub image: Image,
-    /// Which disks are allowed.
-    pub select: wire::Select,
-    /// What to do when several are.
-    pub pick: wire::Pick,
-    /// What may be erased.
-    pub overwrite: wire::Overwrite,
-    /// Whether the disk carries its record.
-    pub record: wire::RecordPolicy,
-    /// Boot entries.
-    pub efi: wire::Efi,
 }
 
 /// Who is told.
@@ -167,7 +152,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
             problems.add("", "one of `disk` and `memory` is needed");
             None
         }
-        (false, Some(disk), None) => disk_install(config, disk, &mut problems).map(Goal::Disk),
+        (false, Some(disk), None) => disk::read(config, disk, &mut problems).map(Goal::Disk),
         (false, None, Some(memory)) => {
             memory::read(config, memory, &mut problems).map(Goal::Memory)
         }
@@ -259,29 +244,4 @@ fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
             Then::Park
         }
     }
-}
-
-fn disk_install(
-    config: &wire::BootConfig,
-    disk: &wire::Disk,
-    problems: &mut Problems,
-) -> Option<DiskInstall> {
-    let always = config.boot_policy == wire::BootPolicy::NetworkBootAlways;
-    let default = if always {
-        wire::Overwrite::IfOurs
-    } else {
-        wire::Overwrite::IfBlank
-    };
-    let image = image::read(config.image.as_ref()?, problems)?;
-    if image.kind == wire::ImageKind::Tree {
-        problems.unsupported("image.kind", true);
-    }
-    Some(DiskInstall {
-        image,
-        select: disk.select.clone(),
-        pick: disk.pick,
-        overwrite: disk.overwrite.unwrap_or(default),
-        record: disk.record,
-        efi: disk.efi,
-    })
 }

@@ -30,21 +30,19 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             select: _,
             pick: _,
             overwrite: _,
-            keep,
+            keep: _,
             wipe,
-            grow,
+            grow: _,
             record: _,
-            partitions,
+            partitions: _,
+            guids: _,
             table,
             bootloader,
             efi: _,
             kernel_arguments,
             files,
         } = disk;
-        problems.unsupported("disk.keep", !keep.is_empty());
         problems.unsupported("disk.wipe", *wipe != wire::Wipe::Signatures);
-        problems.unsupported("disk.grow", grow.is_some());
-        problems.unsupported("disk.partitions", !partitions.is_empty());
         problems.unsupported("disk.table", table.is_some());
         problems.unsupported("disk.bootloader", *bootloader != wire::Bootloader::Auto);
         problems.unsupported(
