@@ -137,4 +137,41 @@ mod tests {
         let starts: Vec<u64> = spans(&disk, &[]).iter().map(|s| s.start.0 / MIB).collect();
         assert_eq!(starts, [0, 99, 10, 29]);
     }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_and_its_table_are_left_out(
+            mib in 8u64..200, large in any::<bool>(),
+            kept in proptest::collection::vec((1u64..200, 1u64..60), 1..4),
+            old in proptest::collection::vec((0u64..200, 1u64..60), 0..4),
+        ) {
+            let part = |(start, size): (u64, u64)| TablePartition {
+                number: 1,
+                start: Bytes(start * MIB),
+                size: Bytes(size * MIB),
+                kind: crate::host::tables::PartitionKind::Byte(1),
+                partuuid: String::new(),
+                name: None,
+                attributes: 0,
+            };
+            let kept: Vec<_> = kept.into_iter().map(part).collect();
+            let partitions = old.into_iter()
+                .map(|(start, size)| Partition { start: Bytes(start * MIB), size: Bytes(size * MIB), ..Partition::default() })
+                .collect();
+            let sector = if large { SectorSize::S4096 } else { SectorSize::S512 };
+            let disk = Disk { size: Bytes(mib * MIB), sector: Some(sector), partitions, ..Disk::default() };
+            let (head, tail) = keep::interim_places(disk.size, sector).unwrap();
+            let spared: Vec<Extent> = kept.iter().map(extent)
+                .chain([head, tail].map(|s| Extent { start: s.start.0, end: s.start.0 + s.length.0 }))
+                .collect();
+            let all = spans(&disk, &kept);
+            for span in &all {
+                let own = Extent { start: span.start.0, end: span.start.0 + span.length.0 };
+                prop_assert!(own.end <= disk.size.0 && own.start % sector.get() == 0 && own.end % sector.get() == 0);
+                prop_assert!(spared.iter().all(|s| !s.overlaps(own)), "{own:?}");
+            }
+            // The old head is gone behind the table.
+            prop_assert!(all.iter().any(|s| s.start.0 == head.start.0 + head.length.0));
+        }
+    }
 }

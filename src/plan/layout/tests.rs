@@ -286,6 +286,80 @@ fn new_guids_are_new_and_nothing_else_changes() {
     }
 }
 
+/// The writes of a reinstallation, in their order, the last of them torn at every block.
+#[test]
+fn a_write_torn_anywhere_leaves_a_copy_that_lists_what_is_kept() {
+    for sector in [SectorSize::S512, SectorSize::S4096] {
+        let target = target(32, sector);
+        let kept = vec![partition(3, 20, 22, "data")];
+        let shape = keeping(kept.clone());
+        let old = adopted(
+            &image(16, sector, &[(1, 1, 15, "old")]),
+            16,
+            &target,
+            &shape,
+        )
+        .unwrap();
+        let new = adopted(
+            &image(12, sector, &[(1, 1, 11, "new")]),
+            12,
+            &target,
+            &shape,
+        )
+        .unwrap();
+        let interim = new.interim.as_ref().unwrap();
+        let block = usize::try_from(sector.get()).unwrap();
+        let tail = |layout: &Layout| layout.tail.clone().unwrap();
+        let disk = crate::host::Disk {
+            size: target.size,
+            sector: Some(sector),
+            table: old.table.clone(),
+            ..crate::host::Disk::default()
+        };
+        let cleared = crate::plan::clear::spans(&disk, &kept).into_iter();
+        let zeros = |s: Span| (s.start, vec![0; usize::try_from(s.length.0).unwrap()]);
+        for first_primary in [false, true] {
+            let mut now = vec![0u8; usize::try_from(target.size.0).unwrap()];
+            let mut apply = |at: Bytes, bytes: &[u8], torn: bool| {
+                for (i, part) in bytes.chunks(block).enumerate() {
+                    let at = usize::try_from(at.0).unwrap() + i * block;
+                    now[at..at + part.len()].copy_from_slice(part);
+                    let near_a_table = at < 64 << 10 || at >= (31 << 20);
+                    if torn && near_a_table {
+                        let table = tables::read(&mut Cursor::new(&now), target.size, sector);
+                        assert!(
+                            table.partitions().contains(&kept[0]),
+                            "torn at byte {at}: {table:?}"
+                        );
+                    }
+                }
+            };
+            apply(Bytes::ZERO, &old.head, false);
+            // Where one of the old copies is broken, it goes first.
+            if first_primary {
+                apply(Bytes(sector.get()), &vec![7; block], false);
+            }
+            apply(tail(&old).0, &tail(&old).1, false);
+            let (one, other) = if first_primary {
+                (&interim.primary, &interim.backup)
+            } else {
+                (&interim.backup, &interim.primary)
+            };
+            apply(Bytes::ZERO, &vec![0; block], true);
+            apply(one.0, &one.1, true);
+            apply(other.0, &other.1, true);
+            for (at, bytes) in cleared.clone().map(zeros) {
+                apply(at, &bytes, true);
+            }
+            apply(tail(&new).0, &tail(&new).1, true);
+            apply(Bytes(sector.get()), &new.head[block..], true);
+            apply(Bytes::ZERO, &new.head[..block], true);
+            let table = tables::read(&mut Cursor::new(&now), target.size, sector);
+            assert_eq!(table, new.table);
+        }
+    }
+}
+
 proptest! {
     /// Whatever is asked for: either a refusal, or a table that is whole, without overlaps, aligned, with the
     /// kept and the image's partitions where they were.
