@@ -167,7 +167,7 @@ mod tests {
             let all = spans(&disk, &kept);
             for span in &all {
                 let own = Extent { start: span.start.0, end: span.start.0 + span.length.0 };
-                prop_assert!(own.end <= disk.size.0 && own.start % sector.get() == 0 && own.end % sector.get() == 0);
+                prop_assert!(own.end <= disk.size.0 && own.start.is_multiple_of(sector.get()) && own.end.is_multiple_of(sector.get()));
                 prop_assert!(spared.iter().all(|s| !s.overlaps(own)), "{own:?}");
             }
             // The old head is gone behind the table.
