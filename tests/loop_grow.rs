@@ -23,6 +23,7 @@ use ironroot::units::{Bytes, MIB, SectorSize};
 use serde_json::{Value, json};
 use support::loop_device::{LoopDevice, tool, try_tool};
 use support::program::{Config, Ended};
+use support::traced::{self, Call};
 
 const ESP: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
 const LINUX: &str = "0FC63DAF-8483-4772-8E79-3D69D8477DE4";
@@ -279,6 +280,23 @@ fn what_cannot_be_grown_is_a_warning_and_the_partition_has_grown() {
     let (size, marker) = mounted(&partition(&disk, 1));
     assert!(size < 19 * MIB && marker == "here", "{size}");
 
+    // Damaged in the image already, beyond what is repaired unasked: as it is without growing.
+    let damaged = Image::ext4(24, 512);
+    let file = OpenOptions::new().write(true).open(&damaged.path).unwrap();
+    file.write_all_at(&[0xff; 64], 4 * MIB + 4096).unwrap();
+    let digest = tool("sha256sum", &[damaged.path.to_str().unwrap()]);
+    let digest = format!("sha256:{}", digest.split(' ').next().unwrap());
+    let disk = LoopDevice::sparse(64, &[]);
+    let config = damaged
+        .config(&disk, &json!({ "grow": "root" }))
+        .with("/image/digest", json!(digest));
+    let warned = warnings(&config.install(&[]).succeeded());
+    assert!(
+        warned.contains("has not") && warned.contains("e2fsck"),
+        "{warned}"
+    );
+    assert_eq!(places(&gpt(&disk))[0].2, 63);
+
     // No room: the image is as large as the disk.
     let disk = LoopDevice::sparse(24, &[]);
     let ended = image
@@ -490,4 +508,30 @@ fn stopped_after_any_step_of_the_work_on_partitions() {
         tool("e2fsck", &["-fn", &partition(&disk, 2)]);
         assert_eq!(mounted(&partition(&disk, 1)).1, "here");
     }
+}
+
+#[test]
+fn the_images_own_backup_table_goes_before_anything_is_made_in_its_place() {
+    use Call::{Flush, Write};
+    let image = Image::ext4(24, 512);
+    let disk = LoopDevice::sparse(96, &[]);
+    let config = image.config(&disk, &json!({ "grow": "root" }));
+    let calls = traced::install(&config, &disk, None);
+    let mib = usize::try_from(MIB).unwrap();
+    let table = 33 * 512;
+    let end = [
+        Write(96 * mib - table, table),
+        Flush,
+        Write(512, mib - 512),
+        Flush,
+        Write(0, 512),
+        Flush,
+    ];
+    assert!(calls.ends_with(&end), "{calls:?}");
+    let stale = Write(24 * mib - table, table);
+    assert_eq!(calls.iter().filter(|c| **c == stale).count(), 1);
+    // resize2fs writes near the start of the partition, which has a cache of its own.
+    let gone = calls.iter().position(|c| *c == stale).unwrap();
+    let grown = calls.iter().rposition(|c| matches!(c, Write(8192, _)));
+    assert!(grown.is_some_and(|at| at > gone), "{calls:?}");
 }

@@ -18,6 +18,10 @@ use std::os::unix::fs::FileExt as _;
 
 use ironroot::host::tables::{self, Table, TablePartition};
 use ironroot::image::record::{self, State};
+use ironroot::plan::step::Target;
+use ironroot::run::kept;
+use ironroot::run::target_disk::TargetDisk;
+use ironroot::sys::block;
 use ironroot::units::{Bytes, SectorSize};
 use serde_json::json;
 use support::disk_image::{MIB, RECORD, compressed, gpt, gpt_4096, sha256};
@@ -273,6 +277,30 @@ fn an_image_that_is_longer_than_its_table_says_stops_before_what_is_kept() {
     machine.image = good;
     machine.config("IfOurs").install(&[]).succeeded();
     machine.is_complete();
+}
+
+#[test]
+fn a_table_that_changed_since_the_plan_is_refused() {
+    let machine = Machine::new(512);
+    let file = std::fs::File::open(machine.disk.path()).unwrap();
+    let target = Target {
+        path: machine.disk.path().to_owned(),
+        name: machine.disk.name().to_owned(),
+        dev: Some(block::device_number(&file).unwrap()),
+        size: Bytes((DISK * MIB) as u64),
+        sector: SectorSize::S512,
+        identity: record::DiskIdentity::default(),
+    };
+    let disk = TargetDisk::open(&target).unwrap();
+    assert_eq!(kept::entries(&disk, &machine.kept).unwrap().len(), 2);
+    let mut planned = machine.kept.clone();
+    planned[1].size = Bytes(planned[1].size.0 - 512);
+    let failure = kept::entries(&disk, &planned).unwrap_err();
+    let text = failure.to_string();
+    assert!(
+        text.contains("partition 9 \"data\"") && text.contains("is gone"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -89,7 +89,10 @@ pub fn decide(patterns: &[Named], disk: &Disk) -> Result<Decision, Refusal> {
     }
     let gpt = match &disk.table {
         Table::Gpt(gpt) => gpt,
-        Table::None if disk.partitions.is_empty() => {
+        // After a cut-off the kernel may still have partitions that no table named yet.
+        Table::None
+            if disk.partitions.is_empty() || matches!(disk.record, RecordFound::Mark(_)) =>
+        {
             return Ok(Decision {
                 notes: vec![nothing(patterns, disk)],
                 ..Decision::default()

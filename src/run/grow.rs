@@ -44,7 +44,7 @@ pub fn file_system(working: &Working, reporter: &Reporter) -> Result<()> {
     drop(file);
     let kind = superblock::of(&head).map(|fs| fs.name());
     let done = match kind {
-        Some("ext4") => ext4(node),
+        Some("ext4") => ext4(node)?,
         Some("xfs") => mounted(node, "xfs", "nouuid", |root| xfs(root, node, &head)),
         Some("btrfs") => mounted(node, "btrfs", "", |root| {
             resize::btrfs(root).context(Class::Media, || "growing btrfs")
@@ -62,9 +62,6 @@ pub fn file_system(working: &Working, reporter: &Reporter) -> Result<()> {
             node.place.size
         )),
         Err(failure) => {
-            if kind == Some("ext4") {
-                must_be_sound(node)?;
-            }
             let failure = Failure::new(
                 Class::Media,
                 format!("partition {number} has grown, its file system has not"),
@@ -77,25 +74,6 @@ pub fn file_system(working: &Working, reporter: &Reporter) -> Result<()> {
     Ok(())
 }
 
-/// After growing ended in between: xfs and btrfs have journals for that, ext4 that is not mounted has none.
-fn must_be_sound(node: &Node) -> Result<()> {
-    if Tool::E2fsck.find().is_none() {
-        // Nothing was begun without it.
-        return Ok(());
-    }
-    let path = node.path.to_string_lossy();
-    tool::run_expecting(Tool::E2fsck, &["-f", "-p", &path], PATIENCE, &[0, 1, 2])
-        .map(drop)
-        .map_err(|f| {
-            Failure::new(
-                Class::Media,
-                format!("the ext4 on partition {} is damaged", node.place.number),
-            )
-            .caused_by(f)
-            .hint("the disk does not boot; check the image (e2fsck -fn), or leave `disk.grow` out")
-        })
-}
-
 fn has_grown(layout: &Layout, number: u32) -> bool {
     let size = |table: &crate::host::tables::Table| {
         let found = table.partitions().iter().find(|p| p.number == number);
@@ -104,14 +82,33 @@ fn has_grown(layout: &Layout, number: u32) -> bool {
     size(&layout.image) != size(&layout.table)
 }
 
-fn ext4(node: &Node) -> Result<()> {
+/// Grows ext4. What the outer result has is a file system that must not boot: xfs and btrfs have a journal while they
+/// grow, ext4 that is not mounted has none.
+fn ext4(node: &Node) -> Result<Result<()>> {
     let path = node.path.to_string_lossy();
-    Tool::E2fsck.require()?;
-    Tool::Resize2fs.require()?;
     // e2fsck(8): 1 errors corrected, 2 corrected and a mounted one needs a reboot. resize2fs wants a check that is
     // newer than the last mount.
-    tool::run_expecting(Tool::E2fsck, &["-f", "-p", &path], PATIENCE, &[0, 1, 2])?;
-    tool::run(Tool::Resize2fs, &[&path], PATIENCE).map(drop)
+    let check = || tool::run_expecting(Tool::E2fsck, &["-f", "-p", &path], PATIENCE, &[0, 1, 2]);
+    let ready = Tool::Resize2fs.require().and_then(|_| check());
+    if let Err(failure) = ready {
+        return Ok(Err(failure));
+    }
+    let Err(failure) = tool::run(Tool::Resize2fs, &[&path], PATIENCE) else {
+        return Ok(Ok(()));
+    };
+    match check() {
+        Ok(_) => Ok(Err(failure)),
+        Err(damage) => Err(Failure::new(
+            Class::Media,
+            format!(
+                "growing the ext4 on partition {} ended in between ({}) and left it damaged",
+                node.place.number,
+                describe(&failure)
+            ),
+        )
+        .caused_by(damage)
+        .hint("the disk does not boot; check the image (e2fsck -fn), or leave `disk.grow` out")),
+    }
 }
 
 /// Mounts it, does `work` on its root, and unmounts it: the kernel grows these two only while they are mounted.
