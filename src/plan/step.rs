@@ -5,12 +5,16 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::keep::{self, Copy};
+use super::layout::Shape;
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice, Upper};
 use super::teardown::Standing;
-use crate::config::request::{SystemChanges, Verity};
+use crate::config::request::preserve::NewFileSystem;
+use crate::config::request::{Named, SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
 use crate::error::printable;
+use crate::host::tables::TablePartition;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, Digest, SectorSize};
@@ -146,11 +150,21 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// Whether the disk carries a record.
         record: RecordPolicy,
+        /// What the table shall be.
+        shape: Box<Shape>,
     },
     /// Write the mark of this installation: from now on the disk is ours to finish.
     WriteMark {
         /// Which installation.
         record: RecordIdentity,
+    },
+    /// Replace the table by one that lists only the kept partitions and boots nothing: LBA 0 first, then one
+    /// copy at a time.
+    ReplaceTable {
+        /// What is kept.
+        kept: Vec<TablePartition>,
+        /// The copy that goes first.
+        first: Copy,
     },
     /// Zero the old boot structures and signatures, LBA 0 first.
     ClearDisk {
@@ -177,6 +191,18 @@ pub enum Step {
     ChangeSystem {
         /// What, without contents, which may be secrets.
         changes: Changes,
+    },
+    /// Make a file system on a partition that was added.
+    MakeFilesystem {
+        /// The partition's label.
+        label: String,
+        /// Which file system.
+        filesystem: NewFileSystem,
+    },
+    /// Grow the file system of the partition that has grown.
+    GrowFilesystem {
+        /// The partition, as the config names it.
+        partition: Named,
     },
     /// End that; all work on them is on the disk.
     ClosePartitions,
@@ -376,11 +402,14 @@ impl Step {
             Step::WipeDisk { .. } => "wipeDisk",
             Step::OpenImage { .. } => "openImage",
             Step::WriteMark { .. } => "writeMark",
+            Step::ReplaceTable { .. } => "replaceTable",
             Step::ClearDisk { .. } => "clearDisk",
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
             Step::OpenPartitions => "openPartitions",
             Step::ChangeSystem { .. } => "changeSystem",
+            Step::MakeFilesystem { .. } => "makeFilesystem",
+            Step::GrowFilesystem { .. } => "growFilesystem",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -405,10 +434,13 @@ impl Step {
     pub const fn is_destructive(&self) -> bool {
         match self {
             Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ChangeSystem { .. }
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -452,12 +484,15 @@ impl Step {
             | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::OpenPartitions
             | Step::ChangeSystem { .. }
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::BootDisk { .. }
@@ -514,9 +549,25 @@ impl fmt::Display for Step {
                     (Some(digest), _) => write!(f, " ({digest})"),
                     (None, Some(digest)) => write!(f, " (content {digest})"),
                     (None, None) => f.write_str(" (no digest)"),
+                }?;
+                let changes = match self {
+                    Step::OpenImage { shape, .. } => shape.changes(),
+                    _ => Vec::new(),
+                };
+                match changes.as_slice() {
+                    [] => Ok(()),
+                    all => write!(f, "; in its table: {}", all.join(", ")),
                 }
             }
             Step::WriteMark { .. } => f.write_str("ERASE begins: mark the disk as being installed"),
+            Step::ReplaceTable { kept, .. } => {
+                let kept: Vec<String> = kept.iter().map(keep::describe).collect();
+                write!(
+                    f,
+                    "ERASE the partition table but for what is kept: {}",
+                    kept.join("; ")
+                )
+            }
             Step::ClearDisk { spans } => {
                 write!(
                     f,
@@ -531,6 +582,14 @@ impl fmt::Display for Step {
             Step::ReadBack => f.write_str("read back what was written and compare"),
             Step::OpenPartitions => f.write_str("open the partitions that were written"),
             Step::ChangeSystem { changes } => write!(f, "{changes}"),
+            Step::MakeFilesystem { label, filesystem } => write!(
+                f,
+                "make {} on the added partition {label:?}",
+                filesystem.name()
+            ),
+            Step::GrowFilesystem { partition } => {
+                write!(f, "grow the file system of partition {partition}")
+            }
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,

@@ -44,7 +44,7 @@ pub fn matches(select: &Select, disk: &Disk) -> bool {
 }
 
 /// `*` and `?` as in a shell.
-fn glob(pattern: &str, text: &str) -> bool {
+pub(super) fn glob(pattern: &str, text: &str) -> bool {
     wildmatch::WildMatch::new(pattern).matches(text)
 }
 

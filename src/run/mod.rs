@@ -4,10 +4,13 @@ pub mod boot;
 pub mod bulk;
 pub mod efi;
 pub mod flow;
+pub mod grow;
 pub mod head;
 pub mod image_source;
 pub mod install;
 pub mod installed;
+pub mod kept;
+pub mod make_filesystem;
 pub mod memory;
 pub mod partitions;
 pub mod preserve;
@@ -116,11 +119,14 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::WipeDisk { .. }
         | Step::OpenImage { .. }
         | Step::WriteMark { .. }
+        | Step::ReplaceTable { .. }
         | Step::ClearDisk { .. }
         | Step::WriteBody { .. }
         | Step::ReadBack
         | Step::OpenPartitions
         | Step::ChangeSystem { .. }
+        | Step::MakeFilesystem { .. }
+        | Step::GrowFilesystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
@@ -246,13 +252,15 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::TakeDown { device } => stage.take_down(device),
         Step::ClaimDisk => stage.claim(),
         Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
-        Step::OpenImage { record, .. } => stage.open(
+        Step::OpenImage { record, shape, .. } => stage.open(
             &source(machine)?,
             *record,
+            shape,
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
         Step::WriteMark { record } => stage.mark(record),
+        Step::ReplaceTable { first, .. } => stage.replace_table(*first),
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
@@ -267,6 +275,12 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             )?;
             system.change(machine.changes, machine.ignition, machine.reporter)?;
             system.unmount()
+        }),
+        Step::MakeFilesystem { label, filesystem } => stage.work(step.name(), |working| {
+            make_filesystem::on_added(working, label, *filesystem, machine.reporter)
+        }),
+        Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
+            grow::file_system(working, machine.reporter)
         }),
         Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {

@@ -30,20 +30,18 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             select: _,
             pick: _,
             overwrite: _,
-            keep,
+            keep: _,
             wipe: _,
-            grow,
+            grow: _,
             record: _,
-            partitions,
+            partitions: _,
+            guids: _,
             table,
             bootloader,
             efi: _,
             kernel_arguments: _,
             files: _,
         } = disk;
-        problems.unsupported("disk.keep", !keep.is_empty());
-        problems.unsupported("disk.grow", grow.is_some());
-        problems.unsupported("disk.partitions", !partitions.is_empty());
         problems.unsupported("disk.table", table.is_some());
         problems.unsupported("disk.bootloader", *bootloader != wire::Bootloader::Auto);
     }
