@@ -101,7 +101,10 @@ pub fn take(
         return Ok((vec![Step::LockDisk { target }], vec![]));
     }
     let Teardown { devices, notes } = teardown::plan(disk, facts)?;
-    let mut steps = vec![Step::LockStack { target }];
+    let mut steps = vec![Step::LockStack {
+        target,
+        devices: devices.clone(),
+    }];
     steps.extend(devices.into_iter().map(|device| Step::TakeDown { device }));
     steps.push(Step::ClaimDisk);
     Ok((steps, notes))

@@ -192,7 +192,7 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
-        Step::LockStack { target } => stage.lock_stack(target),
+        Step::LockStack { target, devices } => stage.lock_stack(target, devices),
         Step::TakeDown { device } => stage.take_down(device),
         Step::ClaimDisk => stage.claim(),
         Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
