@@ -30,6 +30,10 @@ const MODULES: &[&str] = &[
     "raid1",
     "bcache",
     "algif_skcipher",
+    "loop",
+    "vfat",
+    "nls_cp437",
+    "nls_ascii",
 ];
 
 /// First MiB and length in MiB of the target's old partitions; the image covers none of them.
@@ -118,6 +122,8 @@ fn initrd(folder: &Path, script: &str) -> PathBuf {
         load.push_str(&format!("busybox insmod /modules/{n}.ko\n"));
     }
     fs::write(root.join("image.raw"), disk_image::gpt(8)).unwrap();
+    esp_image(&root.join("loader.raw"), true);
+    esp_image(&root.join("bare.raw"), false);
     small_system::script(&root.join("init"), &script.replace("@LOAD@", &load));
     let archive = folder.join("initrd.cpio");
     let packed = Command::new("sh")
@@ -128,6 +134,28 @@ fn initrd(folder: &Path, script: &str) -> PathBuf {
         .unwrap();
     assert!(packed.success());
     archive
+}
+
+/// An image whose only partition is an ESP, with the loader that firmware looks for or without.
+fn esp_image(path: &Path, loader: bool) {
+    File::create(path).unwrap().set_len(12 << 20).unwrap();
+    let name = path.to_str().unwrap();
+    run("sgdisk", &["--new=1:1M:+8M", "--typecode=1:ef00", name]);
+    let esp = path.with_extension("esp");
+    File::create(&esp).unwrap().set_len(8 << 20).unwrap();
+    let esp = esp.to_str().unwrap();
+    run("mkfs.vfat", &[esp]);
+    run("mmd", &["-i", esp, "::/efi", "::/efi/boot"]);
+    if loader {
+        run(
+            "mcopy",
+            &["-i", esp, "/etc/hostname", "::/efi/boot/bootx64.efi"],
+        );
+    }
+    let mut bytes = fs::read(path).unwrap();
+    bytes[1 << 20..9 << 20].copy_from_slice(&fs::read(esp).unwrap());
+    fs::write(path, bytes).unwrap();
+    fs::remove_file(esp).unwrap();
 }
 
 fn disk(folder: &Path, name: &str, mib: usize, partitions: &[(usize, usize)]) -> PathBuf {
@@ -173,25 +201,25 @@ sync
 
 install() {
     echo "install $*:"
-    /ironroot install --image /image.raw --insecure --disk serial=target "$@" 2>&1
+    /ironroot install --insecure --disk serial=target --image "$@" 2>&1
     echo "exit $?"
 }
 echo "== disks"
 /ironroot disks
 echo "== without permission"
-install
+install /image.raw
 echo "== with swap"
 try busybox mkswap /dev/mapper/vg0-swap
 try busybox swapon /dev/mapper/vg0-swap
-install --overwrite Always
+install /image.raw --overwrite Always
 busybox swapoff /dev/mapper/vg0-swap
 echo "== held open"
 sleep 1000 </dev/mapper/vg0-root &
-install --overwrite Always
+install /image.raw --overwrite Always
 echo "still there: $(ls /sys/block | tr '\n' ' ')"
 kill $!
 echo "== with permission"
-install --overwrite Always
+install /image.raw --overwrite Always
 echo "== afterwards"
 echo "blocks: $(ls /sys/block | tr '\n' ' ')"
 echo "sets: $(ls /sys/fs/bcache | tr '\n' ' ')"
@@ -199,6 +227,14 @@ echo "partitions: $(ls -d /sys/block/vda/vda* | tr '\n' ' ')"
 echo "volume: $(head -c 18 /dev/mapper/other-keep)"
 mdadm --assemble --run /dev/md1 /dev/vdb1 2>&1
 echo "array: $(head -c 17 /dev/md1)"
+# A firmware whose memory is full.
+mount -t tmpfs -o nr_inodes=4 firmware /sys/firmware
+mkdir -p /sys/firmware/efi/efivars
+echo -n 1234 >/sys/firmware/efi/efivars/BootOrder-8be4df61-93ca-11d2-aa0d-00e098032b8c
+echo "== a loader and no room"
+install /loader.raw --overwrite Always
+echo "== no loader and no room"
+install /bare.raw --overwrite Always
 echo "THE END"
 poweroff -f
 sleep 100
@@ -308,6 +344,17 @@ fn what_nobody_uses_is_taken_down_and_the_other_disk_keeps_its_own() {
     assert!(!line("sets").contains('-'), "{console}");
     assert_eq!(line("volume"), "kept in the volume");
     assert_eq!(line("array"), "kept on the array");
+
+    // A boot entry that cannot be made undoes nothing; the warning says whether one is needed.
+    let found = "the disk has \\EFI\\BOOT\\BOOTX64.EFI, which firmware finds by itself";
+    has(
+        "a loader and no room",
+        &["exit 0", "warning: ", "No space left", found],
+    );
+    has(
+        "no loader and no room",
+        &["exit 0", "No space left", "the disk has no \\EFI\\BOOT"],
+    );
 
     let path = target.to_str().unwrap();
     let text = run("blkid", &["--probe", "--output", "export", path]);

@@ -90,15 +90,31 @@ fn branch<'a>(
 /// Fills in [`Disk::holders`] of all `disks`.
 pub fn attach(root: &Path, disks: &mut [Disk]) {
     let graph = graph(root, disks);
+    // A device that stands on others may have partitions of its own.
+    let parts: BTreeMap<String, Vec<String>> = disks
+        .iter()
+        .map(|d| {
+            let parts = d.partitions.iter().map(|p| p.name.clone());
+            (d.name.clone(), parts.collect())
+        })
+        .collect();
     for disk in disks {
-        let own = std::iter::once(disk.name.clone())
-            .chain(disk.partitions.iter().map(|p| p.name.clone()));
-        disk.holders = reach(&graph, own.collect());
+        disk.holders = reach(&graph, &parts, &disk.name);
     }
 }
 
-/// Every holder of `devices`, and of what stands on them. Each device is visited once, so a loop ends.
-fn reach(graph: &BTreeMap<String, Node>, mut devices: Vec<String>) -> Vec<Holder> {
+/// Every holder of `disk` and its partitions, and of what stands on them. Each device is visited once, so a loop
+/// ends.
+fn reach(
+    graph: &BTreeMap<String, Node>,
+    parts: &BTreeMap<String, Vec<String>>,
+    disk: &str,
+) -> Vec<Holder> {
+    let with_parts = |device: &str| {
+        let own = parts.get(device).into_iter().flatten().cloned();
+        std::iter::once(device.to_owned()).chain(own)
+    };
+    let mut devices: Vec<String> = with_parts(disk).collect();
     let mut holders = Vec::new();
     let mut next = 0;
     while let Some(device) = devices.get(next).cloned() {
@@ -122,7 +138,7 @@ fn reach(graph: &BTreeMap<String, Node>, mut devices: Vec<String>) -> Vec<Holder
                 what: what.clone(),
             });
             if !devices.contains(holder) {
-                devices.push(holder.clone());
+                devices.extend(with_parts(holder));
             }
         }
     }

@@ -72,7 +72,9 @@ pub fn install(
     // Who installs at each network boot must not come back by itself: without BootNext that is a loop.
     let repeats =
         request.policy == BootPolicy::NetworkBootAlways || install.record == RecordPolicy::Skip;
-    steps.extend(boot_entry(install, facts, None, repeats));
+    let replaced = disk.table.partitions().iter();
+    let replaced = replaced.map(|p| p.partuuid.clone()).collect();
+    steps.extend(boot_entry(install, facts, None, replaced, repeats));
     let told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
     let hand = match handoff(request.then) {
         Handoff::Reboot if repeats && !told => Handoff::Park {
@@ -141,7 +143,7 @@ pub fn boot_installed(
             disk.name
         ));
     }
-    let mut steps: Vec<Step> = boot_entry(install, facts, esp_of(disk), true)
+    let mut steps: Vec<Step> = boot_entry(install, facts, esp_of(disk), vec![], true)
         .into_iter()
         .collect();
     let hand = match facts.machine.firmware {
@@ -196,6 +198,7 @@ fn boot_entry(
     install: &DiskInstall,
     facts: &Facts,
     esp: Option<Esp>,
+    replaced: Vec<String>,
     required: bool,
 ) -> Option<Step> {
     let wanted = install.efi.entry || install.efi.boot_next;
@@ -204,6 +207,7 @@ fn boot_entry(
             efi: install.efi,
             description: "ironroot".to_owned(),
             esp,
+            replaced,
             required,
         }),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => None,

@@ -147,6 +147,8 @@ pub enum Step {
         description: String,
         /// The ESP, where it is known before anything is written (a disk that is installed already).
         esp: Option<Esp>,
+        /// PARTUUIDs of the disk's old partitions: entries of ours for these start nothing any more.
+        replaced: Vec<String>,
         /// Whether the run fails without it: a machine that only reboots would come back over the network
         /// for ever.
         required: bool,

@@ -2,6 +2,7 @@
 
 pub mod boot;
 pub mod bulk;
+pub mod default_loader;
 pub mod efi;
 pub mod flow;
 pub mod head;
@@ -239,23 +240,24 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             efi,
             description,
             esp,
+            replaced,
             required: _,
         } => {
-            let installed = match &stage {
+            let (installed, disk) = match &stage {
                 Stage::Complete(disk, done) => {
-                    disk_root::esp_in(done.layout.table.partitions(), disk.target().sector)
+                    let table = done.layout.table.partitions();
+                    (disk_root::esp_in(table, disk.target().sector), Some(disk))
                 }
-                _ => None,
+                _ => (None, None),
             };
-            let esp = installed.as_ref().or(esp.as_ref());
-            let result = boot::entry(
-                machine.root,
-                machine.arch,
-                *efi,
+            let wanted = boot::Wanted {
+                efi: *efi,
                 description,
-                esp,
-                machine.reporter,
-            );
+                arch: machine.arch,
+                esp: installed.as_ref().or(esp.as_ref()),
+                replaced,
+            };
+            let result = boot::entry(machine.root, &wanted, disk, machine.reporter);
             tolerate(result, step, machine.reporter)?;
             Ok(stage)
         }

@@ -170,6 +170,23 @@ fn members_of_md_and_paths_of_multipath() {
 }
 
 #[test]
+fn a_partition_of_an_array_is_a_part_of_the_stack() {
+    let f = Fixture::new();
+    let md = f.disk("md0", "", "9:0", 100);
+    f.partition(&md, 1, "259:7", 1, 50);
+    let sda = f.disk("sda", "pci/host0/sda", "8:0", 100);
+    f.link(&format!("{sda}/holders/md0"), &md);
+    mountinfo(&f, &["36 35 259:7 / /srv rw - ext4 /dev/md0p1 rw"]);
+    assert_eq!(
+        held(&f)["sda"],
+        [
+            "sda is part of md array md0 (md0)",
+            "md0p1 is mounted on /srv"
+        ]
+    );
+}
+
+#[test]
 fn a_btrfs_over_two_disks_holds_both() {
     let f = Fixture::new();
     for (name, dev) in [("sda", "8:0"), ("sdb", "8:16"), ("sdc", "8:32")] {
