@@ -207,11 +207,7 @@ fn an_archive_that_is_not_good_to_its_end_leaves_nothing() {
     );
     let bytes = std::fs::read(&image).unwrap();
     play(&bytes, json!({})).failed_with(12, &["..", "loadRoot"]);
-    // A file system is not unpacked, and an archive not mounted.
-    let squashfs = lab.squashfs(&root, "a.squashfs");
-    let mut config = session::config(squashfs.to_str().unwrap());
-    config["memory"] = json!({ "method": "Extract" });
-    lab.play(&config, "").failed_with(12, &["squashfs"]);
+    // An archive is not mounted.
     play(&good, json!({ "method": "Overlay" })).failed_with(12, &["tar archive"]);
 }
 
@@ -225,8 +221,86 @@ fn an_unpacked_image_that_enforces_selinux_is_refused() {
     lab.play(&session::config(&image), "")
         .failed_with(17, &["SELinux", "squashfs"]);
     let image = lab.squashfs(&root, "a.squashfs");
-    let seen = lab.play(&session::config(image.to_str().unwrap()), LOOK);
-    is_a_root(&seen, "squashfs");
+    let mut config = session::config(image.to_str().unwrap());
+    is_a_root(&lab.play(&config, LOOK), "squashfs");
+    config["memory"] = json!({ "method": "Extract" });
+    lab.play(&config, "").failed_with(17, &["SELinux"]);
+}
+
+#[test]
+fn a_file_system_is_unpacked_when_asked_and_nothing_of_the_image_stays() {
+    let lab = Lab::new();
+    let root = lab.system("root");
+    tool(
+        "setcap",
+        &["cap_net_raw+ep", root.join("bin/busybox").to_str().unwrap()],
+    );
+    let look = format!(
+        r#"{LOOK}
+        echo "kind=$(stat -fc %T "$root") $(ls /run/ironroot | tr '\n' ' ')"
+        echo "caps=$(getcap "$root/bin/busybox")"
+        echo "used=$(df -k --output=used "$root" | tail -1)""#
+    );
+    for (image, kind) in [
+        (lab.squashfs(&root, "a.squashfs"), "squashfs"),
+        (lab.erofs(&root, "a.erofs"), "erofs"),
+        (
+            disk(&lab, &["8304"]).into(),
+            "a disk, its root in partition 2",
+        ),
+    ] {
+        let mut config = session::config(image.to_str().unwrap());
+        config["memory"] = json!({ "method": "Extract", "size": "64MiB" });
+        let seen = lab.play(&config, &look);
+        let boot = is_a_root(&seen, kind);
+        assert_eq!(boot["method"], "extract");
+        // Neither the image nor a mount of it.
+        assert_eq!(seen.fact("kind"), "tmpfs boot.json events.jsonl plan.json ");
+        if kind != "a disk, its root in partition 2" {
+            assert!(seen.fact("caps").contains("cap_net_raw"), "{}", seen.text);
+        }
+        let used: u64 = seen.fact("used").trim().parse().unwrap();
+        assert!((3 << 10..16 << 10).contains(&used), "{used} KiB");
+    }
+}
+
+#[test]
+fn a_tree_that_does_not_fit_is_refused_before_it_is_unpacked() {
+    let lab = Lab::new();
+    let root = lab.system("root");
+    // Compressed it is nothing.
+    let text = "all work and no play\n".repeat(1 << 20);
+    std::fs::write(root.join("text"), text).unwrap();
+    let image = lab.squashfs(&root, "a.squashfs");
+    let mut config = session::config(image.to_str().unwrap());
+    config["memory"] = json!({ "method": "Extract", "size": "16MiB" });
+    let seen = lab.play(&config, "");
+    seen.failed_with(
+        15,
+        &[
+            "the unpacked image needs 2",
+            "there are 16.0 MiB",
+            "memory.size",
+        ],
+    );
+    assert!(
+        !seen.ended.stderr.contains("unpacking"),
+        "{}",
+        seen.ended.stderr
+    );
+    config["memory"] = json!({ "method": "Extract", "size": "64MiB", "inodes": 10 });
+    lab.play(&config, "")
+        .failed_with(15, &["inodes", "loadRoot"]);
+    // Damaged content shows when it is read.
+    let mut bad = std::fs::read(&image).unwrap();
+    for byte in &mut bad[200..2000] {
+        *byte ^= 0x5a;
+    }
+    std::fs::write(&image, &bad).unwrap();
+    let mut config = session::config(image.to_str().unwrap());
+    config["memory"] = json!({ "method": "Extract" });
+    lab.play(&config, "")
+        .failed_with(12, &["cannot be unpacked", "loadRoot"]);
 }
 
 #[test]
@@ -350,6 +424,31 @@ fn scratch_paths_are_a_tmpfs_each() {
     assert_eq!(seen.fact("var/lib/data"), "tmpfs 711 7 8 64");
     assert_eq!(seen.fact("srv/new/place"), "tmpfs 755 0 0 64");
     assert_eq!(seen.fact("host"), "");
+}
+
+#[test]
+fn no_secret_is_left_for_the_new_system_to_find() {
+    let lab = Lab::new();
+    let image = lab.squashfs(&lab.system("root"), "a.squashfs");
+    let mut config = session::config(image.to_str().unwrap());
+    // Nobody listens there, and the next place has it.
+    config["image"]["url"] = json!("http://user:s3cr3t@127.0.0.1:9/a?token=s3cr3t");
+    config["image"]["mirrors"] = json!([image.to_str().unwrap()]);
+    config["image"]["headers"] = json!({ "Authorization": "Bearer s3cr3t" });
+    let seen = lab.play(
+        &config,
+        r#"echo "found=$(grep -rl s3cr3t /run "$root" | tr '\n' ' ')"
+        echo "names=$(grep -o 127.0.0.1:9 /run/ironroot/events.jsonl | head -n1)""#,
+    );
+    assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+    assert_eq!(seen.fact("found"), "");
+    // The place itself is named: what was looked at are the right files.
+    assert_eq!(seen.fact("names"), "127.0.0.1:9");
+    assert!(
+        !seen.ended.stderr.contains("s3cr3t"),
+        "{}",
+        seen.ended.stderr
+    );
 }
 
 #[test]

@@ -92,13 +92,16 @@ fn uefi_nvme_installs_once_and_boots_the_disk() {
 }
 
 #[test]
-fn bios_installs_parks_at_the_next_network_boot_and_boots_the_disk() {
+fn bios_installs_and_starts_the_installed_system_at_the_next_network_boot() {
     let scenario = Scenario::new("install-bios", &["--disk-size", "512M"]);
-    // One run over two network boots: the machine restarts by itself in between.
+    // One run over two network boots: the machine restarts by itself in between. No firmware of this kind can be
+    // told to boot the disk, so that its kernel is started from here.
     let markers = [
         "--until=ironroot: installed: ",
-        "--until=holds this installation already",
-        "--until=parked",
+        "--until=already: boot it, write nothing",
+        "--until=loaded .*BOOTX64.EFI",
+        // The words of the unified kernel image, which is what was started.
+        "--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok",
     ];
     scenario.boot(false, &markers).good();
     table_is_sound(&scenario.file("disk.raw"));
@@ -218,4 +221,76 @@ fn matrix_uefi_every_bus_and_format() {
         ];
         uefi_installs_once(&Scenario::new("tiny-uefi", &options));
     }
+}
+
+/// Installs an image that is a disk of the machine, and starts it without a restart.
+fn started_from_here(image: &str, files: &str, target: &Path, markers: &[&str]) -> String {
+    fs::File::create(target)
+        .unwrap()
+        .set_len(640 << 20)
+        .unwrap();
+    let sums = fs::read_to_string(lab(&format!("{image}.sha256"))).unwrap();
+    let digest = sums.split_whitespace().next().unwrap();
+    let config = format!(
+        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"/dev/vda","digest":"sha256:{digest}"}},"disk":{{"select":{{"serial":"direct-disk"}},"files":[{files}]}},"then":"Boot"}}"#
+    );
+    let words = format!(
+        "ip=off ironroot.config=data:,{}",
+        config.replace('"', "%22")
+    );
+    let source = format!(
+        "--disk={},bus=virtio,serial=source,readonly",
+        lab(image).display()
+    );
+    let mut more = vec![
+        &*source,
+        "--net=none",
+        "--memory=1024",
+        "--until=ironroot: installed: ",
+    ];
+    more.extend(markers);
+    let console = direct(target, &words, &more).good();
+    assert_eq!(
+        console.matches("ironroot: starting (").count(),
+        1,
+        "{console}"
+    );
+    table_is_sound(target);
+    console
+}
+
+#[test]
+fn debian_is_installed_and_its_own_kernel_starts_without_the_firmware() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("disk.raw");
+    // Its modules are those of another kernel than the lab's.
+    let markers = [
+        "--until=its own kernel is started instead",
+        "--until=loaded .*root=PARTUUID=deb1a000-0000-4000-8000-0000000000a2",
+        "--until=IRONROOT-DEMO-MULTI-USER-REACHED.*failed=..$",
+    ];
+    let file = r#"{"path":"/etc/issue","contents":"changed"}"#;
+    started_from_here("debian.raw", file, &target, &markers);
+    let place = format!("{}?offset={}", target.display(), 65 << 20);
+    let issue = Command::new("debugfs")
+        .args(["-R", "cat /etc/issue", &place])
+        .output()
+        .unwrap();
+    assert_eq!(issue.stdout, b"changed", "{issue:?}");
+}
+
+#[test]
+fn a_root_with_modules_for_this_kernel_runs_without_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let version = fs::read_to_string(lab("kernel/version")).unwrap();
+    let file = format!(
+        r#"{{"path":"/lib/modules/{}/modules.dep","contents":""}}"#,
+        version.trim()
+    );
+    let markers = [
+        "--until=the root of the installed system, partition 3 of /dev/sda",
+        "--until=IRONROOT-TINY-BOOTED root= firmware= payload=ok",
+    ];
+    let target = folder.path().join("disk.raw");
+    started_from_here("tiny.raw", &file, &target, &markers);
 }

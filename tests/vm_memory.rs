@@ -258,3 +258,70 @@ fn too_little_memory_is_refused_with_both_numbers_and_on_failure_acts() {
     assert!(console.contains("needs 2.1 GiB"), "{console}");
     assert!(console.contains("next:"), "{console}");
 }
+
+#[test]
+fn an_unpacked_image_leaves_only_its_tree() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = disk_with(folder.path(), "tiny.squashfs");
+    let words = format!("ip=off {}", config("/dev/vda", r#"{"method":"Extract"}"#));
+    let console = Direct::new(&disk, &words)
+        .run(&["--until=IRONROOT-TINY-BOOTED.*payload=ok", "--wait-end"])
+        .good();
+    assert_eq!(fact(&console, "root"), "755 0 0 rw,relatime tmpfs");
+    assert!(fact(&console, "boot").contains(r#""extract""#), "{console}");
+    // The payload and busybox; neither the image nor anything that read it.
+    let held = number(fact(&console, "memory"), "Shmem");
+    assert!((13 << 10..17 << 10).contains(&held), "{held} KiB");
+}
+
+/// A disk with 700 MB of text below a root, made by `script` in a directory that has it as `root`.
+fn much_text(folder: &Path, script: &str) -> PathBuf {
+    let all = format!(
+        "cd {}; mkdir -p root/sbin; yes 'all work and no play' | head -c 700000000 >root/text; {script}
+        rm -r root; truncate -s %1M disk.raw",
+        folder.display()
+    );
+    let out = std::process::Command::new("sh")
+        .args(["-ec", &all])
+        .output()
+        .unwrap();
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    folder.join("disk.raw")
+}
+
+/// The machines have 512 MiB; the images are a few MiB as they come.
+#[test]
+fn what_is_too_large_once_it_is_decoded_ends_with_code_15_and_on_failure_acts() {
+    let squashfs = "mksquashfs root disk.raw -quiet -no-progress -comp zstd";
+    // Without a length that anything declares.
+    let archive = "tar -C root -cf - . | zstd -q -c >disk.raw";
+    for (make, memory, parts) in [
+        // Known when the image is here, refused before it is unpacked.
+        (
+            squashfs,
+            r#"{"method":"Extract"}"#,
+            &["with its tree (667.", "needs", "there are"][..],
+        ),
+        // Known at the end of what there is.
+        (archive, "{}", &["loadRoot", "inodes free"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = much_text(folder.path(), make);
+        let words = format!(
+            "ironroot.on-failure=poweroff ip=off {}",
+            config("/dev/vda", memory)
+        );
+        let console = Direct::new(&disk, &words)
+            .run(&["--until=FAILED .code 15.", "--wait-end"])
+            .good();
+        for part in parts {
+            assert!(console.contains(part), "{part:?} in: {console}");
+        }
+        // Nobody was killed for it.
+        assert!(!console.contains("Out of memory"), "{console}");
+    }
+}

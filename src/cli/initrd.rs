@@ -72,7 +72,7 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
         Handoff::Sysroot { root } | Handoff::SwitchRoot { root, .. } => {
             format!("done: the new root is ready at {}", root.display())
         }
-        Handoff::Reboot | Handoff::PowerOff => {
+        Handoff::Reboot | Handoff::PowerOff | Handoff::Kexec => {
             "done; this is no initrd, so the machine stays up".to_owned()
         }
         Handoff::Park { reason } => format!("done: {reason}"),
@@ -105,6 +105,7 @@ fn carry_out(handoff: Handoff, reporter: &Reporter) -> Result<Handoff> {
     let off = match &handoff {
         Handoff::Reboot => Off::Restart,
         Handoff::PowerOff => Off::PowerOff,
+        Handoff::Kexec => Off::Kexec,
         Handoff::Park { reason } => loop {
             reporter.info(format!("parked: {reason}"));
             std::thread::sleep(REMINDER);
@@ -114,8 +115,15 @@ fn carry_out(handoff: Handoff, reporter: &Reporter) -> Result<Handoff> {
     reporter.info(match off {
         Off::Restart => "done: the machine restarts now",
         Off::PowerOff => "done: the machine goes off now",
+        Off::Kexec => "done: the installed system's own kernel starts now",
     });
-    let error = power::go(off);
+    let mut error = power::go(off);
+    if off == Off::Kexec {
+        reporter.warn(format!(
+            "that did not work ({error}): the machine restarts instead"
+        ));
+        error = power::go(Off::Restart);
+    }
     Err(Failure::new(Class::Handover, "taking the machine down").caused_by(error))
 }
 

@@ -222,7 +222,9 @@ fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
         flow::carry_out(&mut entrance, &reporter),
         &reporter,
         |handoff| match handoff {
-            Handoff::Reboot => "done; restart the machine to boot the new system".to_owned(),
+            Handoff::Reboot | Handoff::Kexec => {
+                "done; restart the machine to boot the new system".to_owned()
+            }
             Handoff::PowerOff => {
                 "done; the new system boots when the machine is switched on again".to_owned()
             }
@@ -404,6 +406,7 @@ fn as_pid_1s_child() -> ExitCode {
     conclude(outcome, &reporter, |handoff| match handoff {
         Handoff::Reboot => "done: the machine restarts now".to_owned(),
         Handoff::PowerOff => "done: the machine goes off now".to_owned(),
+        Handoff::Kexec => "done: the installed system's own kernel starts now".to_owned(),
         Handoff::Park { reason } => format!("done, parked: {reason}"),
         Handoff::SwitchRoot { .. } | Handoff::Sysroot { .. } => {
             "done: the new system starts now".to_owned()

@@ -414,6 +414,21 @@ pub struct Memory {
     pub zram: Option<Amount>,
     /// dm-verity of a squashfs or erofs image whose hash tree is part of it.
     pub verity: Option<Verity>,
+    /// A file system on a disk that takes what is written, so that it outlives the session. Default: none, memory
+    /// takes it.
+    pub upper: Option<Upper>,
+    /// Paths that show what the root has, and what is written there stays in memory although `upper` keeps the rest.
+    pub volatile: Vec<String>,
+}
+
+/// What is written in a session, kept on a file system that exists.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Upper {
+    /// Where the file system is.
+    pub source: PreserveSource,
+    /// Directory in it that holds the overlay's directories `upper` and `work`. Default: its root.
+    pub subdir: Option<String>,
 }
 
 /// dm-verity: every block is proven when it is read.

@@ -78,3 +78,22 @@ pub fn file_as_disk(root: &Path, named: &Named, disks: &[Disk]) -> Option<Disk> 
     disk.holders = holders(&place, &disk.name, disks);
     Some(disk)
 }
+
+/// udev writes characters that it does not like in a link as `\xHH`.
+pub fn unescaped(text: &str) -> String {
+    let mut parts = text.split("\\x");
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let code = part
+            .get(..2)
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        if let (Some(code), Some(rest)) = (code, part.get(2..)) {
+            bytes.push(code);
+            bytes.extend_from_slice(rest.as_bytes());
+        } else {
+            bytes.extend_from_slice(b"\\x");
+            bytes.extend_from_slice(part.as_bytes());
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -59,6 +59,10 @@ pub fn run(cmdline: &Cmdline, reporter: &Reporter) -> ! {
         Action::Park | Action::SwitchRoot { .. } => {}
         Action::Reboot => go(Off::Restart, &verdict, &signals, reporter),
         Action::PowerOff => go(Off::PowerOff, &verdict, &signals, reporter),
+        Action::Kexec => {
+            go(Off::Kexec, &verdict, &signals, reporter);
+            go(Off::Restart, &verdict, &signals, reporter);
+        }
     }
     park(&verdict.reason, &signals, reporter)
 }
@@ -205,6 +209,7 @@ fn go(off: Off, verdict: &Verdict, signals: &Signals, reporter: &Reporter) {
     let word = match off {
         Off::Restart => "rebooting",
         Off::PowerOff => "powering off",
+        Off::Kexec => "starting the kernel of the installed system",
     };
     if verdict.failed.is_some() {
         reporter.info(format!("{word} in {} s", BEFORE_FAILED_OFF.as_secs()));

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::Class;
 
-/// Written by the flow when it ends well: `{"handoff":"reboot"|"powerOff"|"park"}`, or
+/// Written by the flow when it ends well: `{"handoff":"reboot"|"powerOff"|"park"|"kexec"}`, or
 /// `{"handoff":"switchRoot","root":"/run/ironroot/root","init":"/sbin/init"|null}`.
 pub const HANDOFF: &str = "/run/ironroot/handoff.json";
 
@@ -23,6 +23,9 @@ pub enum Action {
     Reboot,
     /// Go off.
     PowerOff,
+    /// Start the kernel that is loaded, or start again from the firmware where that does not work. Never the
+    /// answer to a failure.
+    Kexec,
     /// Start the system whose root is mounted at `root`. Never the answer to a failure.
     SwitchRoot {
         /// Where it is mounted.
@@ -50,6 +53,7 @@ impl std::fmt::Display for Action {
             Action::Park => "park",
             Action::Reboot => "reboot",
             Action::PowerOff => "power off",
+            Action::Kexec => "start the kernel of the installed system",
             Action::SwitchRoot { .. } => "start the new system",
         })
     }

@@ -1,12 +1,14 @@
 //! The steps that put an image on a disk, and those that boot what is on it already.
 
+use std::path::PathBuf;
+
 use super::refusal::{Refusal, summary};
-use super::step::{Esp, Handoff, Span, Step, Target};
+use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, target};
+use super::{Plan, clear, memory_root, target};
 use crate::config::request::{DiskInstall, Request, Then};
-use crate::config::wire::{BootPolicy, Overwrite, RecordPolicy, Wipe};
-use crate::host::{Disk, Facts, Firmware, RecordFound, RecordIdentity};
+use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
+use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, MIB, SectorSize};
 
@@ -63,6 +65,15 @@ pub fn install(
         remember: install.image.verify_disk,
     });
     steps.extend(read_back);
+    if !install.changes.is_empty() {
+        steps.extend([
+            Step::OpenPartitions,
+            Step::ChangeSystem {
+                changes: Changes::of(&install.changes),
+            },
+            Step::ClosePartitions,
+        ]);
+    }
     steps.extend([
         Step::CommitHead {
             record: keep_record,
@@ -74,14 +85,24 @@ pub fn install(
         request.policy == BootPolicy::NetworkBootAlways || install.record == RecordPolicy::Skip;
     let replaced = disk.table.partitions().iter();
     let replaced = replaced.map(|p| p.partuuid.clone()).collect();
-    steps.extend(boot_entry(install, facts, None, replaced, repeats));
-    let told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
+    let start = match request.then {
+        Then::Boot => Some(Start::Root),
+        Then::Kexec => Some(Start::Kexec),
+        Then::Reboot | Then::PowerOff | Then::Park => None,
+    };
+    // Who starts it from here and wants the network's config at each boot does not want the disk next time.
+    let mut efi = install.efi;
+    efi.boot_next &= start.is_none() || !repeats;
+    let repeats_now = repeats && start.is_none();
+    steps.extend(boot_entry(efi, facts, None, replaced, repeats_now));
+    let told = facts.machine.firmware == Firmware::Uefi && efi.boot_next;
     let hand = match handoff(request.then) {
         Handoff::Reboot if repeats && !told => Handoff::Park {
             reason: "installed; a restart over the network would install again: put the disk first in the boot order, then restart".to_owned(),
         },
         other => other,
     };
+    steps.extend(start.and_then(|start| start_installed(facts, &target, start)));
     steps.push(Step::Handoff(hand));
     Ok(Plan {
         summary: format!("install {} on {target}", install.image.name()),
@@ -143,9 +164,19 @@ pub fn boot_installed(
             disk.name
         ));
     }
-    let mut steps: Vec<Step> = boot_entry(install, facts, esp_of(disk), vec![], true)
+    let told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
+    let start = match request.then {
+        Then::Boot => Some(Start::Root),
+        Then::Kexec => Some(Start::Kexec),
+        // A firmware that cannot be told to boot the disk next need not be asked.
+        Then::Reboot if !told => Some(Start::Kexec),
+        Then::Reboot | Then::PowerOff | Then::Park => None,
+    };
+    let required = start.is_none();
+    let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), vec![], required)
         .into_iter()
         .collect();
+    steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start)));
     let hand = match facts.machine.firmware {
         Firmware::Uefi if install.efi.boot_next => handoff(request.then),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => Handoff::Park {
@@ -185,26 +216,42 @@ fn target_of(disk: &Disk) -> Target {
 
 fn handoff(then: Then) -> Handoff {
     match then {
-        Then::Reboot => Handoff::Reboot,
+        // What starts from here restarts where that does not work.
+        Then::Reboot | Then::Boot | Then::Kexec => Handoff::Reboot,
         Then::PowerOff => Handoff::PowerOff,
-        // Only a session from memory boots from here; the config's reader sees to that.
-        Then::Boot | Then::Park => Handoff::Park {
+        Then::Park => Handoff::Park {
             reason: "`then` is Park".to_owned(),
         },
     }
 }
 
+/// Starts the system from here; on a running Linux nothing is started.
+fn start_installed(facts: &Facts, target: &Target, start: Start) -> Option<Step> {
+    let (place, switch) = match &facts.place {
+        Place::Init => (PathBuf::from(memory_root::ROOT), Switch::Ours),
+        Place::Initrd { sysroot } => (sysroot.clone(), Switch::Initrds),
+        Place::Running => return None,
+    };
+    Some(Step::StartInstalled {
+        target: target.clone(),
+        start,
+        place,
+        init: facts.init.clone(),
+        switch,
+    })
+}
+
 fn boot_entry(
-    install: &DiskInstall,
+    efi: Efi,
     facts: &Facts,
     esp: Option<Esp>,
     replaced: Vec<String>,
     required: bool,
 ) -> Option<Step> {
-    let wanted = install.efi.entry || install.efi.boot_next;
+    let wanted = efi.entry || efi.boot_next;
     match facts.machine.firmware {
         Firmware::Uefi if wanted => Some(Step::BootEntry {
-            efi: install.efi,
+            efi,
             description: "ironroot".to_owned(),
             esp,
             replaced,

@@ -1,6 +1,9 @@
 //! A session from memory: the steps, and, once the image's head has been read, what it is, how it becomes a
 //! root and whether there is room.
 
+pub mod identify;
+mod unpacked;
+
 use std::path::PathBuf;
 
 use serde::Serialize;
@@ -11,10 +14,13 @@ use super::{Plan, identity, preserve};
 use crate::config::quantity::Amount;
 use crate::config::request::{MemorySession, Request};
 use crate::config::wire::{ImageKind, MemoryMethod};
-use crate::host::tables::{self, PartitionKind, Table, TablePartition};
 use crate::host::{Facts, Place};
-use crate::image::superblock::{self, FileSystem};
-use crate::units::{Bytes, MIB, SectorSize};
+use crate::image::superblock::FileSystem;
+use crate::units::{Bytes, MIB};
+use identify::identify;
+
+pub use identify::RootImage;
+pub use unpacked::unpacked;
 
 /// Where the root of the session is made.
 pub const ROOT: &str = "/run/ironroot/root";
@@ -65,19 +71,33 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
     };
     let room = room(session, facts)?;
     let image = &session.image;
+    let upper = session
+        .upper
+        .as_ref()
+        .map(|entry| preserve::upper(entry, &request.preserve, facts))
+        .transpose()?;
+    let kept_on = upper
+        .as_ref()
+        .map(|u| format!("what is written stays on {}", u.source.path.display()));
+    // Only an overlay has an upper layer.
+    let method = match (&upper, session.method) {
+        (Some(_), MemoryMethod::Auto) => MemoryMethod::Overlay,
+        (_, method) => method,
+    };
     let mut steps = vec![
         Step::OpenRoot {
             locations: image.locations.iter().map(ToString::to_string).collect(),
             digest: image.digest.clone(),
             content_digest: image.content_digest.clone(),
             kind: image.kind,
-            method: session.method,
+            method,
             room,
         },
         Step::LoadRoot,
         Step::MountRoot {
             place: place.clone(),
             verity: session.verity.clone(),
+            upper: upper.map(Box::new),
         },
     ];
     let preserve::Decided {
@@ -95,6 +115,15 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
         };
         (path.clone(), scratch)
     }));
+    mounts.extend(session.volatile.iter().enumerate().map(|(number, path)| {
+        let volatile = Step::Volatile {
+            path: path.clone(),
+            number,
+            size: room.size,
+            inodes: room.inodes,
+        };
+        (path.clone(), volatile)
+    }));
     preserve::sort(&mut mounts);
     steps.extend(mounts.into_iter().map(|(_, step)| step));
     if let Some(zram) = session.zram {
@@ -108,10 +137,15 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
     });
     steps.push(Step::Handoff(handoff));
     Ok(Plan {
-        summary: match kept {
-            0 => format!("run {} from memory: no disk is written", image.name()),
-            1 => format!("run {} from memory, one path preserved", image.name()),
-            n => format!("run {} from memory, {n} paths preserved", image.name()),
+        summary: match (kept, kept_on) {
+            (0, None) => format!("run {} from memory: no disk is written", image.name()),
+            (0, Some(place)) => format!("run {} from memory, {place}", image.name()),
+            (1, None) => format!("run {} from memory, one path preserved", image.name()),
+            (n, None) => format!("run {} from memory, {n} paths preserved", image.name()),
+            (n, Some(place)) => format!(
+                "run {} from memory, {place}, paths elsewhere: {n}",
+                image.name()
+            ),
         },
         identity: identity::identity(request, image),
         steps,
@@ -174,37 +208,6 @@ fn room(session: &MemorySession, facts: &Facts) -> Result<Room, Refusal> {
     })
 }
 
-/// What an image is, by its head.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum RootImage {
-    /// A file system.
-    FileSystem(FileSystem),
-    /// A whole disk, and the partition with the root.
-    Partition {
-        /// Its number.
-        number: u32,
-        /// Byte offset.
-        start: Bytes,
-        /// Size.
-        size: Bytes,
-    },
-    /// A tar archive.
-    Tar,
-}
-
-impl std::fmt::Display for RootImage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            RootImage::FileSystem(fs) => write!(f, "{fs}"),
-            RootImage::Partition { number, .. } => {
-                write!(f, "a disk, its root in partition {number}")
-            }
-            RootImage::Tar => f.write_str("a tar archive"),
-        }
-    }
-}
-
 /// How an image becomes a root, and the limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -246,19 +249,12 @@ pub fn adopt(
     let overlay = match (&image, method) {
         (RootImage::Tar, MemoryMethod::Overlay) => {
             return Err(Refusal::NotARoot {
-                why: "it is a tar archive, which cannot be mounted; `memory.method` is Overlay"
+                why: "it is a tar archive, which cannot be mounted, and `memory.method` Overlay or `memory.upper` needs that"
                     .to_owned(),
             });
         }
-        (RootImage::Tar, MemoryMethod::Auto | MemoryMethod::Extract) => false,
+        (RootImage::Tar, MemoryMethod::Auto) | (_, MemoryMethod::Extract) => false,
         (_, MemoryMethod::Auto | MemoryMethod::Overlay) => true,
-        (_, MemoryMethod::Extract) => {
-            return Err(Refusal::NotARoot {
-                why: format!(
-                    "it is {image}, which is not unpacked in this version; leave `memory.method` away"
-                ),
-            });
-        }
     };
     let own = match &image {
         RootImage::FileSystem(fs) => fs.length().unwrap_or_default(),
@@ -302,7 +298,7 @@ pub fn adopt(
         return no_room(
             Bytes(sure.0.saturating_add(RESERVE.0)),
             Bytes(room.available.0.saturating_add(RESERVE.0)),
-            if overlay {
+            if image.is_mounted() {
                 "give the machine more memory"
             } else {
                 "give the machine more memory, or publish the image as squashfs or erofs, which takes about half"
@@ -332,6 +328,17 @@ pub fn adopt(
             note,
         });
     }
+    if image.is_mounted() {
+        // How large the tree is shows when the image is mounted: [`unpacked`].
+        return Ok(RootLayout {
+            image,
+            overlay,
+            at_least: own,
+            hold: room.available,
+            size: room.size,
+            note: None,
+        });
+    }
     if kept > room.size {
         return no_room(kept, room.size, "raise `memory.size`");
     }
@@ -351,97 +358,6 @@ pub fn must_be_layers(layout: &RootLayout) -> Result<(), Refusal> {
         RootImage::Tar => Ok(()),
         RootImage::FileSystem(_) | RootImage::Partition { .. } => Err(Refusal::NotARoot {
             why: format!("it has several layers, and the first is {}", layout.image),
-        }),
-    }
-}
-
-fn identify(head: &[u8], kind: ImageKind, arch: &str) -> Result<RootImage, Refusal> {
-    let not_a_root = |why: &str| Refusal::NotARoot {
-        why: why.to_owned(),
-    };
-    let image = if let Some(fs) = superblock::of(head) {
-        RootImage::FileSystem(fs)
-    } else if is_tar(head) {
-        RootImage::Tar
-    } else {
-        let mut seekable = std::io::Cursor::new(head);
-        let table = tables::read(&mut seekable, Bytes(u64::MAX >> 1), SectorSize::S512);
-        match &table {
-            Table::None => {
-                return Err(not_a_root(
-                    "it begins with no file system, no tar archive and no partition table",
-                ));
-            }
-            Table::Damaged { why } => return Err(not_a_root(why)),
-            Table::Gpt(_) | Table::Mbr(_) => root_partition(&table, arch)?,
-        }
-    };
-    let is_disk = matches!(image, RootImage::Partition { .. });
-    match kind {
-        ImageKind::Disk if !is_disk => Err(Refusal::NotARoot {
-            why: format!("it is {image}, and `image.kind` is Disk"),
-        }),
-        ImageKind::Tree if is_disk => Err(not_a_root("it is a disk, and `image.kind` is Tree")),
-        ImageKind::Auto | ImageKind::Disk | ImageKind::Tree => Ok(image),
-    }
-}
-
-/// A tar archive begins with a header that says so (POSIX.1-2017, pax, "ustar Interchange Format"; GNU's
-/// differs in the two bytes after it).
-fn is_tar(head: &[u8]) -> bool {
-    head.get(257..262) == Some(b"ustar")
-}
-
-/// Type GUIDs of root partitions (UAPI.2 Discoverable Partitions Specification).
-fn root_guid(arch: &str) -> Option<&'static str> {
-    Some(match arch {
-        "x86_64" => "4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
-        "aarch64" => "b921b045-1df0-41c3-af44-4c6f280d3fae",
-        "i686" | "i586" | "i386" => "44479540-f297-41b2-9af7-d131d5f0458a",
-        "riscv64" => "72ec70a6-cf74-40e6-bd49-4bda08e8f224",
-        "ppc64le" => "c31c45e6-3f39-412e-80fb-4809c4980599",
-        "s390x" => "5eead9a9-fe09-4a1e-a1d7-520d00531306",
-        "loongarch64" => "77055800-792c-4f94-b39a-98c91b762bb6",
-        "armv7l" | "armv6l" => "69dad710-2ce4-4e3c-b16c-21a1d49abed3",
-        _ => return None,
-    })
-}
-
-/// "Linux filesystem data", which most image builders give to the root.
-const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
-
-fn root_partition(table: &Table, arch: &str) -> Result<RootImage, Refusal> {
-    let with_guid = |guid: &str| -> Vec<&TablePartition> {
-        let is = |p: &&TablePartition| matches!(&p.kind, PartitionKind::Guid(g) if g == guid);
-        table.partitions().iter().filter(is).collect()
-    };
-    let linux = || -> Vec<&TablePartition> {
-        let is = |p: &&TablePartition| match &p.kind {
-            PartitionKind::Guid(guid) => guid == LINUX_DATA,
-            PartitionKind::Byte(byte) => *byte == 0x83,
-        };
-        table.partitions().iter().filter(is).collect()
-    };
-    let typed = root_guid(arch).map(with_guid).unwrap_or_default();
-    let (found, what) = if typed.is_empty() {
-        (linux(), "of type Linux")
-    } else {
-        (typed, "with the type of a root")
-    };
-    match found.as_slice() {
-        [one] => Ok(RootImage::Partition {
-            number: one.number,
-            start: one.start,
-            size: one.size,
-        }),
-        [] => Err(Refusal::NotARoot {
-            why: format!("it is a disk without a root partition for {arch}"),
-        }),
-        several => Err(Refusal::NotARoot {
-            why: format!(
-                "it is a disk with {} partitions {what}; give the root the type GUID of a root for {arch}",
-                several.len()
-            ),
         }),
     }
 }

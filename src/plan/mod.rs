@@ -52,6 +52,13 @@ impl Plan {
             .any(|s| matches!(s, Step::OpenImage { .. } | Step::OpenRoot { .. }))
     }
 
+    /// Whether it changes something in the installed system.
+    pub fn changes_the_system(&self) -> bool {
+        self.steps
+            .iter()
+            .any(|s| matches!(s, Step::ChangeSystem { .. }))
+    }
+
     /// The plan for people, one line a step.
     pub fn lines(&self) -> Vec<String> {
         self.steps.iter().map(ToString::to_string).collect()

@@ -3,6 +3,7 @@
 
 mod candidates;
 mod trouble;
+mod upper;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use crate::units::Bytes;
 use candidates::Candidate;
 
 pub use trouble::Trouble;
+pub use upper::{Upper, upper};
 
 /// File systems that are mounted as sources, and the type under which the kernel knows them.
 const MOUNTABLE: [(&str, &str); 7] = [
@@ -418,8 +420,8 @@ pub fn sort(steps: &mut [(PathBuf, Step)]) {
 }
 
 /// Whether a disk that appears later could change which device an entry means.
-pub fn may_be_ambiguous(entries: &[Preserved]) -> bool {
-    entries.iter().any(|entry| match &entry.source {
+pub fn may_be_ambiguous<'a>(entries: impl IntoIterator<Item = &'a Preserved>) -> bool {
+    entries.into_iter().any(|entry| match &entry.source {
         Source::Partlabel(_) | Source::Partuuid(_) | Source::Label(_) | Source::Uuid(_) => true,
         Source::Disk { select, .. } => {
             select.serial.is_none() && select.wwn.is_none() && select.path.is_none()

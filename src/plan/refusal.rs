@@ -117,6 +117,13 @@ pub enum Refusal {
         /// What is wrong with it.
         trouble: Trouble,
     },
+    /// What is written cannot be kept where the config says.
+    Upper {
+        /// How the config names the place.
+        source: String,
+        /// What is wrong with it.
+        trouble: Trouble,
+    },
     /// The image is no disk image that this version can make bootable.
     NotADiskImage {
         /// Why.
@@ -161,7 +168,9 @@ impl Refusal {
         match self {
             Refusal::NoDisk { .. } | Refusal::Unreadable { .. } => true,
             Refusal::NotADisk { what, .. } => what == MISSING,
-            Refusal::Preserve { trouble, .. } => trouble.may_heal(),
+            Refusal::Preserve { trouble, .. } | Refusal::Upper { trouble, .. } => {
+                trouble.may_heal()
+            }
             Refusal::Ambiguous { .. }
             | Refusal::Busy { .. }
             | Refusal::ReadOnly { .. }
@@ -206,6 +215,18 @@ impl Refusal {
             }
             Refusal::NoRoom { more, .. } => (*more).to_owned(),
             Refusal::Preserve { trouble, .. } => trouble.next().to_owned(),
+            Refusal::Upper { trouble, .. } => match trouble {
+                Trouble::Missing { .. } => {
+                    "compare the name with `ironroot disks`, or check that the disk's driver is loaded"
+                }
+                Trouble::Blank(_) | Trouble::OtherFileSystem(_) => {
+                    "make a file system there, such as ext4; this never does it unasked"
+                }
+                Trouble::ReadOnly(_) => "check the write protection, or name another place",
+                Trouble::Conflict(_) => "name another place for one of them",
+                other => other.next(),
+            }
+            .to_owned(),
             Refusal::NotARoot { .. } | Refusal::NotADiskImage { .. } => {
                 "check what the image's URL serves".to_owned()
             }
@@ -296,6 +317,16 @@ impl fmt::Display for Refusal {
                 "{} cannot be preserved: source {source}: {trouble}",
                 target.display()
             ),
+            Refusal::Upper {
+                source,
+                trouble: Trouble::Blank(name),
+            } => write!(
+                f,
+                "what is written cannot be kept on {source}: {name} is blank"
+            ),
+            Refusal::Upper { source, trouble } => {
+                write!(f, "what is written cannot be kept on {source}: {trouble}")
+            }
             Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
         }
     }
@@ -310,7 +341,7 @@ impl From<Refusal> for Failure {
             Refusal::NotADiskImage { .. } | Refusal::NotARoot { .. } => Class::Integrity,
             Refusal::NoRoom { .. } => Class::Space,
             Refusal::NotInAnInitrd => Class::Usage,
-            Refusal::Preserve { .. } => Class::Preserve,
+            Refusal::Preserve { .. } | Refusal::Upper { .. } => Class::Preserve,
             _ => Class::Refused,
         };
         Failure::new(class, refusal.to_string()).hint(refusal.next())

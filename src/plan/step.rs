@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::memory_root::Room;
-use super::preserve::{Binding, SourceDevice};
+use super::preserve::{Binding, SourceDevice, Upper};
 use super::teardown::Standing;
-use crate::config::request::Verity;
+use crate::config::request::{SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
 use crate::error::printable;
 use crate::host::{DevNum, RecordIdentity};
@@ -56,6 +56,52 @@ pub struct Span {
     pub start: Bytes,
     /// Number of bytes.
     pub length: Bytes,
+}
+
+/// What is changed in an installed system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Changes {
+    /// Kernel arguments that are added.
+    pub append: Vec<String>,
+    /// Kernel arguments that are taken away.
+    pub remove: Vec<String>,
+    /// Files that are written.
+    pub files: Vec<PathBuf>,
+    /// Whether an Ignition config is put in place.
+    pub ignition: bool,
+}
+
+impl Changes {
+    /// The changes, without what may be secret in them.
+    pub fn of(changes: &SystemChanges) -> Changes {
+        Changes {
+            append: changes.arguments.appended().to_vec(),
+            remove: changes.arguments.removed().to_vec(),
+            files: changes.files.iter().map(|f| f.path.clone()).collect(),
+            ignition: changes.ignition.is_some(),
+        }
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        let arguments = |words: &[String]| printable(&words.join(" "));
+        if !self.append.is_empty() {
+            parts.push(format!("add kernel arguments {}", arguments(&self.append)));
+        }
+        if !self.remove.is_empty() {
+            parts.push(format!("take away {}", arguments(&self.remove)));
+        }
+        for path in &self.files {
+            parts.push(format!("write {}", printable(&path.display().to_string())));
+        }
+        if self.ignition {
+            parts.push("put the Ignition config in place".to_owned());
+        }
+        write!(f, "change the installed system: {}", parts.join(", "))
+    }
 }
 
 /// The number of bytes of all `spans`.
@@ -130,6 +176,11 @@ pub enum Step {
     ReadBack,
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
     OpenPartitions,
+    /// Change the installed system before it starts for the first time.
+    ChangeSystem {
+        /// What, without contents, which may be secrets.
+        changes: Changes,
+    },
     /// End that; all work on them is on the disk.
     ClosePartitions,
     /// The verdict; then backup table, primary table with the record, and LBA 0 at the very end.
@@ -187,6 +238,8 @@ pub enum Step {
         place: PathBuf,
         /// How the image is proven while it is read.
         verity: Option<Verity>,
+        /// Where what is written is kept; `None`: in memory.
+        upper: Option<Box<Upper>>,
     },
     /// Open a device with preserved content, give it a file system where it is blank, check the file system and
     /// mount it.
@@ -208,6 +261,17 @@ pub enum Step {
         /// How many files.
         inodes: u64,
     },
+    /// At a path of a root whose writes are kept: the same content, and what is written stays in memory.
+    Volatile {
+        /// The path in the root.
+        path: PathBuf,
+        /// Which of them it is.
+        number: usize,
+        /// How much may be written.
+        size: Bytes,
+        /// How many files.
+        inodes: u64,
+    },
     /// Swap in compressed memory.
     ZramSwap {
         /// How much may be swapped out.
@@ -220,8 +284,41 @@ pub enum Step {
         /// The init that is demanded; `None`: the usual ones.
         init: Option<String>,
     },
+    /// Start the installed system from here, without the firmware. It is the end where that works.
+    StartInstalled {
+        /// The disk.
+        target: Target,
+        /// How.
+        start: Start,
+        /// Where its root is mounted for that.
+        place: PathBuf,
+        /// Its init; `None` for the usual places.
+        init: Option<String>,
+        /// Who switches to it.
+        switch: Switch,
+    },
     /// What happens at the end.
     Handoff(Handoff),
+}
+
+/// How an installed system is started without the firmware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Start {
+    /// In this kernel; by its own kernel where it has no modules for this one.
+    Root,
+    /// By its own kernel.
+    Kexec,
+}
+
+/// Who switches to a root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Switch {
+    /// Our own PID 1.
+    Ours,
+    /// The PID 1 of the initrd that we are a helper in.
+    Initrds,
 }
 
 /// An EFI system partition, as a boot entry names it.
@@ -257,6 +354,8 @@ pub enum Handoff {
         /// Where.
         root: PathBuf,
     },
+    /// Start the kernel that was loaded.
+    Kexec,
     /// Stay.
     Park {
         /// Why, for the console.
@@ -286,6 +385,7 @@ impl Step {
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
             Step::OpenPartitions => "openPartitions",
+            Step::ChangeSystem { .. } => "changeSystem",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -298,8 +398,10 @@ impl Step {
             Step::OpenSource { .. } => "openSource",
             Step::Preserve { .. } => "preserve",
             Step::Scratch { .. } => "scratch",
+            Step::Volatile { .. } => "volatile",
             Step::ZramSwap { .. } => "zramSwap",
             Step::CheckRoot { .. } => "checkRoot",
+            Step::StartInstalled { .. } => "startInstalled",
             Step::Handoff(_) => "handoff",
         }
     }
@@ -311,6 +413,7 @@ impl Step {
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
+            | Step::ChangeSystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -330,8 +433,10 @@ impl Step {
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::ZramSwap { .. }
             | Step::CheckRoot { .. }
+            | Step::StartInstalled { .. }
             | Step::Handoff(_) => false,
         }
     }
@@ -339,7 +444,10 @@ impl Step {
     /// Whether its failure only warns: the system is complete by then (a finished install is never undone).
     pub const fn may_fail(&self) -> bool {
         match self {
-            Step::RereadPartitions | Step::ForgetDiskBoot | Step::ZramSwap { .. } => true,
+            Step::RereadPartitions
+            | Step::ForgetDiskBoot
+            | Step::ZramSwap { .. }
+            | Step::StartInstalled { .. } => true,
             Step::BootEntry { required, .. } => !*required,
             Step::OpenSource { source } => !source.required,
             Step::Preserve { binding } => !binding.required,
@@ -354,6 +462,7 @@ impl Step {
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::OpenPartitions
+            | Step::ChangeSystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::BootDisk { .. }
@@ -361,6 +470,7 @@ impl Step {
             | Step::LoadRoot
             | Step::MountRoot { .. }
             | Step::Scratch { .. }
+            | Step::Volatile { .. }
             | Step::CheckRoot { .. }
             | Step::Handoff(_) => false,
         }
@@ -427,6 +537,7 @@ impl fmt::Display for Step {
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
             Step::OpenPartitions => f.write_str("open the partitions that were written"),
+            Step::ChangeSystem { changes } => write!(f, "{changes}"),
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,
@@ -463,15 +574,20 @@ impl fmt::Display for Step {
             ),
             Step::ForgetDiskBoot => f.write_str("UEFI: forget that the disk was tried"),
             Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
-            Step::MountRoot { place, verity } => write!(
-                f,
-                "make it the root at {}{}",
-                place.display(),
-                match verity {
-                    Some(_) => ", every block proven when it is read",
-                    None => "",
+            Step::MountRoot {
+                place,
+                verity,
+                upper,
+            } => {
+                write!(f, "make it the root at {}", place.display())?;
+                if verity.is_some() {
+                    f.write_str(", every block proven when it is read")?;
                 }
-            ),
+                match upper {
+                    Some(upper) => write!(f, ", what is written on {upper}"),
+                    None => Ok(()),
+                }
+            }
             Step::OpenSource { source } => {
                 match source.format {
                     Some(fs) => write!(f, "ERASE: make {} on {source}, which is blank", fs.name())?,
@@ -483,6 +599,12 @@ impl fmt::Display for Step {
             Step::Scratch { path, size, .. } => {
                 write!(f, "a tmpfs at {} ({})", path.display(), size.short())
             }
+            Step::Volatile { path, size, .. } => write!(
+                f,
+                "what is written below {} stays in memory ({})",
+                path.display(),
+                size.short()
+            ),
             Step::ZramSwap { size } => write!(f, "swap in compressed memory ({})", size.short()),
             Step::CheckRoot { init, .. } => write!(
                 f,
@@ -491,6 +613,17 @@ impl fmt::Display for Step {
                     .map(|i| format!(" with {}", printable(i)))
                     .unwrap_or_default()
             ),
+            Step::StartInstalled { target, start, .. } => write!(
+                f,
+                "start the system on {} {}",
+                target.path.display(),
+                match start {
+                    Start::Root =>
+                        "in this kernel, or by its own where it has no modules for this one",
+                    Start::Kexec => "by its own kernel",
+                }
+            ),
+            Step::Handoff(Handoff::Kexec) => f.write_str("start the kernel that was loaded"),
             Step::Handoff(Handoff::Reboot) => f.write_str("reboot"),
             Step::Handoff(Handoff::PowerOff) => f.write_str("power off"),
             Step::Handoff(Handoff::Sysroot { root }) => {

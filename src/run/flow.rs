@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{Goal, Image, Request, Text};
+use crate::config::request::{Goal, Image, Request, SystemChanges, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
@@ -12,8 +12,11 @@ use crate::host::{self, Facts, Place};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::{self, Machine};
-use crate::stream::{Budget, ClientCertificate, FetchOptions, Fetcher, Keyring, Location, Proxies};
+use crate::stream::{
+    Budget, ClientCertificate, FetchOptions, Fetcher, HttpUrl, Keyring, Location, Proxies,
+};
 use crate::sys::clock::Deadline;
+use crate::units::Bytes;
 
 /// Where plan, events and verdict of this run are.
 pub const STATE: &str = "/run/ironroot";
@@ -140,6 +143,7 @@ pub fn word_of(handoff: &Handoff) -> &'static str {
     match handoff {
         Handoff::Reboot => "reboot",
         Handoff::PowerOff => "powerOff",
+        Handoff::Kexec => "kexec",
         Handoff::Park { .. } => "park",
         Handoff::SwitchRoot { .. } => "switchRoot",
         Handoff::Sysroot { .. } => "sysroot",
@@ -159,9 +163,17 @@ fn decide_and_run(
         }
         _ => None,
     };
+    let none = SystemChanges::default();
+    let changes = mission.request.disk().map_or(&none, |i| &i.changes);
+    let ignition = match &changes.ignition {
+        Some(url) if plan.changes_the_system() => Some(ignition_config(mission, url)?),
+        _ => None,
+    };
     let machine = Machine {
         fetcher: &mission.image_fetcher,
         image: image.as_ref(),
+        changes,
+        ignition: ignition.as_deref(),
         retry_for: mission.retry_for,
         keys: &mission.keys,
         root: entrance.root,
@@ -172,6 +184,30 @@ fn decide_and_run(
         stop_after: entrance.stop_after,
     };
     run::run(&plan, &machine)
+}
+
+/// Fetches the Ignition config before anything is written, and sees that it is one.
+fn ignition_config(mission: &Mission, url: &HttpUrl) -> Result<Vec<u8>> {
+    const LIMIT: Bytes = Bytes(4 << 20);
+    let mut budget = Budget::new(mission.retry_for);
+    let location = Location::Http(url.clone());
+    let bytes = mission
+        .fetcher
+        .get_small(&location, &[], LIMIT, &mut budget)?;
+    let is_one = serde_json::from_slice::<serde_json::Value>(&bytes)
+        .ok()
+        .is_some_and(|json| {
+            json.pointer("/ignition/version")
+                .is_some_and(serde_json::Value::is_string)
+        });
+    if is_one {
+        return Ok(bytes);
+    }
+    Err(Failure::new(
+        Class::Config,
+        format!("ignition.url: what came from {location} is no Ignition config: it is no JSON with a text at ignition.version"),
+    )
+    .hint("translate a Butane config with butane first"))
 }
 
 /// Config to mission.
@@ -244,7 +280,8 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     let image_is_remote = request
         .image()
         .is_some_and(|image| image.all_locations().any(Location::is_remote));
-    if image_is_remote || request.report.url.is_some() {
+    let ignition = request.disk().is_some_and(|i| i.changes.ignition.is_some());
+    if image_is_remote || ignition || request.report.url.is_some() {
         bring_up(entrance)?;
     }
     let default_wait = Duration::from_secs(if in_initrd { 30 } else { 0 });
@@ -432,7 +469,7 @@ fn is_one_disk(entrance: &Entrance<'_>, request: &Request) -> bool {
                 || select.wwn.is_some()
                 || select.hctl.is_some()
                 || target::named_path(select).is_some()
-        }) && !plan::preserve::may_be_ambiguous(&request.preserve))
+        }) && !plan::preserve::may_be_ambiguous(request.sources()))
 }
 
 fn waiting_for(refusal: &Refusal) -> String {
@@ -443,13 +480,16 @@ fn waiting_for(refusal: &Refusal) -> String {
         Refusal::Preserve { target, source, .. } => {
             format!("source {source} of {}", target.display())
         }
+        Refusal::Upper { source, .. } => format!("{source}, where what is written is kept"),
         other => other.to_string(),
     }
 }
 
 fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
     let mut facts = match &request.goal {
-        Goal::Memory(_) if !request.preserve.is_empty() => host::probe_with_blanks(entrance.root)?,
+        Goal::Memory(_) if request.sources().next().is_some() => {
+            host::probe_with_blanks(entrance.root)?
+        }
         // Otherwise a session leaves the disks alone.
         Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
         Goal::Disk(_) => host::probe(entrance.root)?,

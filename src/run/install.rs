@@ -4,7 +4,7 @@
 use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
 use super::image_source::{self, Source};
-use super::partitions::{Place, Shared};
+use super::partitions::{self, Shared};
 use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::{LockedDisk, TargetDisk};
@@ -275,18 +275,7 @@ impl Stage {
             Stage::Written(written) => *written,
             other => return Err(other.out_of_order("openPartitions")),
         };
-        let places: Vec<Place> = head
-            .layout()
-            .table
-            .partitions()
-            .iter()
-            .filter(|p| !p.kind.is_extended())
-            .map(|p| Place {
-                number: p.number,
-                start: p.start,
-                size: p.size,
-            })
-            .collect();
+        let places = partitions::places(&head.layout().table);
         Ok(Stage::Working(Box::new(Working {
             shared: Shared::new(disk, &places)?,
             head,

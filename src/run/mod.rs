@@ -8,12 +8,14 @@ pub mod flow;
 pub mod head;
 pub mod image_source;
 pub mod install;
+pub mod installed;
 pub mod memory;
 pub mod partitions;
 pub mod preserve;
 pub mod progress;
 pub mod reread;
 pub mod source_disk;
+pub mod start;
 pub mod target_disk;
 pub mod teardown;
 pub mod wipe;
@@ -22,7 +24,7 @@ pub mod zeros;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::config::request::Image;
+use crate::config::request::{Image, SystemChanges};
 use crate::error::{Class, Failure, Result, describe};
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
@@ -39,6 +41,10 @@ pub struct Machine<'a> {
     pub fetcher: &'a Fetcher,
     /// The image with its secrets, which are in no plan.
     pub image: Option<&'a Image>,
+    /// What is changed in the installed system. Contents may be secrets, and so they are in no plan.
+    pub changes: &'a SystemChanges,
+    /// The Ignition config for it.
+    pub ignition: Option<&'a [u8]>,
     /// How long network errors are retried without progress.
     pub retry_for: Duration,
     /// Keys of the initrd, for signatures whose key the config does not give.
@@ -79,11 +85,15 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             step: name,
             text: step.to_string(),
         });
+        let started = started(step, &mut progress, machine).map_err(|f| f.in_step(name))?;
         progress = carry_out(step, progress, machine).map_err(|f| f.in_step(name))?;
         machine.reporter.emit(Event::StepDone {
             step: name,
             milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
+        if let Some(handoff) = started {
+            return Ok(handoff);
+        }
         if let Step::Handoff(handoff) = step {
             return Ok(handoff.clone());
         }
@@ -111,6 +121,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::WriteBody { .. }
         | Step::ReadBack
         | Step::OpenPartitions
+        | Step::ChangeSystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
@@ -126,11 +137,14 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::OpenSource { .. }
         | Step::Preserve { .. }
         | Step::Scratch { .. }
+        | Step::Volatile { .. }
         | Step::ZramSwap { .. }
         | Step::CheckRoot { .. } => Ok(Progress {
             disk,
             session: in_memory(step, session, machine)?,
         }),
+        // Answered where the steps are counted.
+        Step::StartInstalled { .. } => Ok(Progress { disk, session }),
         // The disk is closed and unlocked before the machine goes down.
         Step::Handoff(_) => Ok(Progress {
             disk: Stage::Idle,
@@ -140,6 +154,32 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
                 name: machine.name,
             })?,
         }),
+    }
+}
+
+/// Starts the installed system, where this step does; `None` where the run goes on.
+fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Result<Option<Handoff>> {
+    let Step::StartInstalled {
+        target,
+        start,
+        place,
+        init,
+        switch,
+    } = step
+    else {
+        return Ok(None);
+    };
+    // The disk is closed and unlocked before its system is mounted.
+    progress.disk = Stage::Idle;
+    let system = start::System {
+        target,
+        place,
+        init: init.as_deref(),
+        switch: *switch,
+    };
+    match start::start(&system, *start, machine) {
+        Ok(handoff) => Ok(Some(handoff)),
+        Err(failure) => tolerate(Err(failure), step, machine.reporter).map(|()| None),
     }
 }
 
@@ -177,10 +217,20 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
             reporter,
         ),
         Step::LoadRoot => session.load(reporter),
-        Step::MountRoot { place, verity } => session.mount(place, verity.as_ref()),
+        Step::MountRoot {
+            place,
+            verity,
+            upper,
+        } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
+        Step::Volatile {
+            path,
+            number,
+            size,
+            inodes,
+        } => session.volatile(path, *number, (*size, *inodes)),
         Step::ZramSwap { size } => {
             tolerate(zram::swap_on(machine.root, *size), step, reporter)?;
             Ok(session)
@@ -208,6 +258,17 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
         Step::OpenPartitions => stage.open_partitions(),
+        Step::ChangeSystem { .. } => stage.work(step.name(), |working| {
+            let system = installed::Installed::mount(
+                working.shared().nodes(),
+                &working.layout().table,
+                machine.arch,
+                installed::Access::Change,
+                machine.reporter,
+            )?;
+            system.change(machine.changes, machine.ignition, machine.reporter)?;
+            system.unmount()
+        }),
         Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {
             let stage = stage.commit(record.as_ref())?;

@@ -12,6 +12,7 @@ use super::reread::{self, View};
 use super::target_disk::TargetDisk;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::DevNum;
+use crate::host::tables::Table;
 use crate::sys::block;
 use crate::sys::loopdev::LoopDevice;
 use crate::units::Bytes;
@@ -115,6 +116,11 @@ impl Shared {
             .ok_or_else(|| Failure::new(Class::Bug, "the disk was given back already"))
     }
 
+    /// All of the partitions.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
     /// The partition with this number.
     ///
     /// # Errors
@@ -213,6 +219,42 @@ fn forget_all(device: &File, dev: DevNum) -> Result<()> {
         Some(e) => failure.caused_by(e),
         None => failure,
     })
+}
+
+/// The nodes of partitions that the kernel has to know already; where it does not, it is told.
+///
+/// # Errors
+/// Class media where it refuses.
+pub fn known(device: &File, dev: DevNum, places: &[Place]) -> Result<Vec<Node>> {
+    let have = reread::view(dev)?;
+    for place in places {
+        if have.get(&place.number) != Some(&(place.start, place.size)) {
+            block::add_partition(device, place.number, place.start, place.size).context(
+                Class::Media,
+                || {
+                    format!(
+                        "making the kernel see partition {} of device {dev}",
+                        place.number
+                    )
+                },
+            )?;
+        }
+    }
+    places.iter().map(|place| node(dev, *place)).collect()
+}
+
+/// What of a table can hold a file system.
+pub fn places(table: &Table) -> Vec<Place> {
+    table
+        .partitions()
+        .iter()
+        .filter(|p| !p.kind.is_extended())
+        .map(|p| Place {
+            number: p.number,
+            start: p.start,
+            size: p.size,
+        })
+        .collect()
 }
 
 /// Finds the node of a partition by its device number, and makes it where nobody did (no devtmpfs at /dev).

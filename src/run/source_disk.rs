@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use nix::libc::{major, minor};
 
 use crate::error::{Class, Failure, Result};
-use crate::host::Disk;
+use crate::host::named::unescaped;
+use crate::host::{Disk, Partition};
 use crate::plan::step::Target;
 use crate::stream::Location;
 
@@ -15,7 +16,7 @@ use crate::stream::Location;
 const DEPTH: usize = 16;
 
 /// The device that udev's link `path` would name: below `/dev/disk/by-label` (file system labels),
-/// `by-partlabel` and `by-partuuid`. `None` for another path or where no device has it; two that have it
+/// `by-partlabel`, `by-partuuid`, and `by-id` for virtio disks, whose serial number it is. `None` for another path or where no device has it; two that have it
 /// refuse, because the image must not depend on which of them came first.
 pub fn by_name(path: &Path, disks: &[Disk]) -> Result<Option<PathBuf>> {
     let text = path.to_string_lossy();
@@ -51,6 +52,17 @@ pub fn by_name(path: &Path, disks: &[Disk]) -> Result<Option<PathBuf>> {
                     .filter(|p| numbers.contains(&p.number));
                 found.extend(named.map(|p| p.name.clone()));
             }
+            "by-id" => {
+                let Some(name) = wanted.strip_prefix("virtio-") else {
+                    return Ok(None);
+                };
+                let Some(serial) = disk.serial.as_deref() else {
+                    continue;
+                };
+                let part = |p: &&Partition| name == format!("{serial}-part{}", p.number);
+                found.extend((name == serial).then(|| disk.name.clone()));
+                found.extend(disk.partitions.iter().find(part).map(|p| p.name.clone()));
+            }
             _ => return Ok(None),
         }
     }
@@ -70,25 +82,6 @@ pub fn by_name(path: &Path, disks: &[Disk]) -> Result<Option<PathBuf>> {
             "name the device by its serial number below /dev/disk/by-id, or give one another label",
         )),
     }
-}
-
-/// udev writes characters that it does not like in a link as `\xHH`.
-fn unescaped(text: &str) -> String {
-    let mut parts = text.split("\\x");
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let code = part
-            .get(..2)
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        if let (Some(code), Some(rest)) = (code, part.get(2..)) {
-            bytes.push(code);
-            bytes.extend_from_slice(rest.as_bytes());
-        } else {
-            bytes.extend_from_slice(b"\\x");
-            bytes.extend_from_slice(part.as_bytes());
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Refuses an image that is on the target, as a device or as the file behind it: reading it would return
@@ -218,6 +211,34 @@ mod tests {
             "/IMAGE",
         ] {
             assert_eq!(found(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_virtio_disk_is_known_by_its_serial_number() {
+        let disks = [
+            Disk {
+                name: "vda".to_owned(),
+                serial: Some("machineboot".to_owned()),
+                partitions: vec![Partition {
+                    name: "vda2".to_owned(),
+                    number: 2,
+                    ..Partition::default()
+                }],
+                ..Disk::default()
+            },
+            Disk::default(),
+        ];
+        for (path, device) in [
+            ("virtio-machineboot", Some("/dev/vda")),
+            ("virtio-machineboot-part2", Some("/dev/vda2")),
+            ("virtio-machineboot-part1", None),
+            ("virtio-other", None),
+            ("wwn-machineboot", None),
+        ] {
+            let path = Path::new("/dev/disk/by-id").join(path);
+            let device = device.map(PathBuf::from);
+            assert_eq!(by_name(&path, &disks).unwrap(), device, "{path:?}");
         }
     }
 

@@ -10,6 +10,7 @@ pub mod detached;
 pub mod dm;
 pub mod efivar;
 pub mod exec;
+pub mod kexec;
 pub mod kmsg;
 pub mod loopdev;
 pub mod md;

@@ -165,6 +165,20 @@ pub fn resize(target: &Path, size: crate::units::Bytes) -> Result<()> {
     })
 }
 
+/// Makes the file system at `target` writable, without any flags.
+pub fn remount_writable(target: &Path) -> Result<()> {
+    mount(
+        None::<&str>,
+        target,
+        None::<&str>,
+        Flags::MS_REMOUNT,
+        None::<&str>,
+    )
+    .context(Class::Media, || {
+        format!("making {} writable", target.display())
+    })
+}
+
 /// The flags that mountinfo shows of a mount, as far as mount(2) would clear them.
 fn flags_of(options: &str) -> Flags {
     options.split(',').fold(Flags::empty(), |all, option| {

@@ -12,6 +12,8 @@ pub enum Off {
     Restart,
     /// Goes off.
     PowerOff,
+    /// Starts the kernel that [`super::kexec::load`] loaded.
+    Kexec,
 }
 
 /// Writing back may wait for a disk that never answers; then the machine goes down without it.
@@ -26,6 +28,7 @@ pub fn go(off: Off) -> std::io::Error {
     let mode = match off {
         Off::Restart => RebootMode::RB_AUTOBOOT,
         Off::PowerOff => RebootMode::RB_POWER_OFF,
+        Off::Kexec => RebootMode::RB_KEXEC,
     };
     let error = match reboot_2(mode) {
         Err(errno) => std::io::Error::from(errno),
@@ -35,6 +38,8 @@ pub fn go(off: Off) -> std::io::Error {
     let key: &[u8] = match off {
         Off::Restart => b"b",
         Off::PowerOff => b"o",
+        // The caller restarts instead.
+        Off::Kexec => return error,
     };
     let _ = std::fs::write("/proc/sysrq-trigger", key);
     error

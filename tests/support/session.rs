@@ -118,6 +118,17 @@ impl Lab {
     pub fn play_with(&self, config: &Value, flags: &[&str], look: &str) -> Seen {
         let file = self.path("config.json");
         std::fs::write(&file, serde_json::to_vec_pretty(config).unwrap()).unwrap();
+        let mut all = vec!["--config", file.to_str().unwrap()];
+        all.extend(flags);
+        self.run(&all, None, look)
+    }
+
+    /// Plays what the words in the file `cmdline` ask for, which stands for the kernel's command line.
+    pub fn play_words(&self, cmdline: &Path, look: &str) -> Seen {
+        self.run(&[], Some(cmdline), look)
+    }
+
+    fn run(&self, flags: &[&str], cmdline: Option<&Path>, look: &str) -> Seen {
         let sysroot = self.path("sysroot");
         std::fs::create_dir_all(&sysroot).unwrap();
         let facts = self.path("facts");
@@ -126,8 +137,9 @@ impl Lab {
         let script = format!(
             r#"set -u
             mount --make-rprivate / && mount -t tmpfs -o mode=0755 run /run
-            "$1" --json initrd --sysroot "$2" --config "$3" $4; code=$?
-            exec >"$5" 2>&1
+            [ -z "$3" ] || mount --bind "$3" /proc/cmdline
+            "$1" --json initrd --sysroot "$2" $5; code=$?
+            exec >"$4" 2>&1
             root=$2
             echo "entries=$(ls -A "$root" | wc -l)"
             echo "mounts=$(sed -n "s|^[0-9 :]* [^ ]* \($root[^ ]*\|/run/ironroot[^ ]*\) .*|\1|p" /proc/self/mountinfo | tr '\n' ' ')"
@@ -138,9 +150,9 @@ impl Lab {
             .args(["--mount", "sh", "-c", &script, "sh"])
             .arg(env!("CARGO_BIN_EXE_ironroot"))
             .arg(&sysroot)
-            .arg(&file)
-            .arg(flags.join(" "))
+            .arg(cmdline.unwrap_or(Path::new("")))
             .arg(&facts)
+            .arg(flags.join(" "))
             .stdin(Stdio::null())
             .output()
             .unwrap();

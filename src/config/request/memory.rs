@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serialize;
 
 use super::image::{self, Image};
+use super::preserve::{self, Preserved};
 use super::{Problems, wire};
 use crate::config::quantity::Amount;
 use crate::units::Bytes;
@@ -27,6 +28,10 @@ pub struct MemorySession {
     pub zram: Option<Amount>,
     /// dm-verity of the image.
     pub verity: Option<Verity>,
+    /// Where what is written is kept: an overlay over all of the root. `None`: in memory.
+    pub upper: Option<Preserved>,
+    /// Paths below which what is written stays in memory all the same.
+    pub volatile: Vec<PathBuf>,
 }
 
 /// How an image is proven block by block while it is read.
@@ -44,6 +49,9 @@ const NOT_SCRATCH: [&str; 12] = [
     "/", "/proc", "/sys", "/dev", "/run", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64",
     "/boot",
 ];
+
+/// What the kernel mounts.
+const KERNELS: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
 
 /// The meaning of `memory`.
 pub(super) fn read(
@@ -68,8 +76,16 @@ pub(super) fn read(
     }
     // A mount over a parent would hide what was mounted below it.
     scratch.sort();
+    let volatile = volatile(memory, &scratch, problems);
     let verity = memory.verity.as_ref().and_then(|v| verity(v, problems));
+    let upper = memory.upper.as_ref().and_then(|u| upper(u, problems));
     let image = image::read(config.image.as_ref()?, problems)?;
+    if memory.upper.is_some() && memory.method == wire::MemoryMethod::Extract {
+        problems.add(
+            "memory.upper",
+            "an unpacked image is in memory with all that is written: use `method` Overlay",
+        );
+    }
     if verity.is_some() && memory.method == wire::MemoryMethod::Extract {
         problems.add(
             "memory.verity",
@@ -84,7 +100,44 @@ pub(super) fn read(
         scratch,
         zram: memory.zram,
         verity,
+        upper,
+        volatile,
     })
+}
+
+fn volatile(memory: &wire::Memory, scratch: &[PathBuf], problems: &mut Problems) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = Vec::new();
+    for (i, text) in memory.volatile.iter().enumerate() {
+        let key = format!("memory.volatile[{i}]");
+        match plain_path(text) {
+            Err(why) => problems.add(&key, why),
+            Ok(path) if path == Path::new("/") => {
+                problems.add(&key, "without `upper` all of the root is");
+            }
+            Ok(path) if KERNELS.iter().any(|k| path.starts_with(k)) => {
+                problems.add(&key, "the kernel mounts something there");
+            }
+            Ok(path) if all.contains(&path) || scratch.contains(&path) => {
+                problems.add(&key, "given twice");
+            }
+            Ok(path) => all.push(path),
+        }
+    }
+    if memory.upper.is_none() && !memory.volatile.is_empty() {
+        problems.add(
+            "memory.volatile",
+            "only with `upper`: all that is written is in memory",
+        );
+    }
+    all.sort();
+    all
+}
+
+fn upper(given: &wire::Upper, problems: &mut Problems) -> Option<Preserved> {
+    let source = preserve::source_of(&given.source, "memory.upper.source", problems);
+    let subdir = preserve::inner_path(given.subdir.as_deref().unwrap_or_default())
+        .map_err(|why| problems.add("memory.upper.subdir", why));
+    Some(Preserved::whole_root(source?, subdir.ok()?))
 }
 
 fn verity(given: &wire::Verity, problems: &mut Problems) -> Option<Verity> {

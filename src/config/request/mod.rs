@@ -4,6 +4,7 @@
 mod image;
 mod memory;
 pub mod preserve;
+pub mod system;
 mod unsupported;
 
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::time::Duration;
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
+pub use system::{SystemChanges, SystemFile};
 
 use super::parse::Problem;
 use super::wire;
@@ -56,9 +58,9 @@ pub enum Goal {
     /// Touch nothing: only under [`wire::BootPolicy::None`].
     Nothing,
     /// Install on a disk.
-    Disk(DiskInstall),
+    Disk(Box<DiskInstall>),
     /// Run from memory.
-    Memory(MemorySession),
+    Memory(Box<MemorySession>),
 }
 
 impl Request {
@@ -69,6 +71,15 @@ impl Request {
             Goal::Disk(install) => Some(&install.image),
             Goal::Memory(session) => Some(&session.image),
         }
+    }
+
+    /// All that is kept on devices: what is preserved, and what is written to the root.
+    pub fn sources(&self) -> impl Iterator<Item = &Preserved> {
+        let upper = match &self.goal {
+            Goal::Memory(session) => session.upper.as_ref(),
+            Goal::Nothing | Goal::Disk(_) => None,
+        };
+        self.preserve.iter().chain(upper)
     }
 
     /// The installation, where one is wanted.
@@ -97,6 +108,8 @@ pub struct DiskInstall {
     pub record: wire::RecordPolicy,
     /// Boot entries.
     pub efi: wire::Efi,
+    /// What is changed in the installed system.
+    pub changes: SystemChanges,
 }
 
 /// Who is told.
@@ -117,6 +130,8 @@ pub enum Then {
     Reboot,
     /// Power off.
     PowerOff,
+    /// Start the installed system's own kernel from here.
+    Kexec,
     /// Stay.
     Park,
 }
@@ -169,10 +184,11 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
             problems.add("", "one of `disk` and `memory` is needed");
             None
         }
-        (false, Some(disk), None) => disk_install(config, disk, &mut problems).map(Goal::Disk),
-        (false, None, Some(memory)) => {
-            memory::read(config, memory, &mut problems).map(Goal::Memory)
+        (false, Some(disk), None) => {
+            disk_install(config, disk, &mut problems).map(|install| Goal::Disk(Box::new(install)))
         }
+        (false, None, Some(memory)) => memory::read(config, memory, &mut problems)
+            .map(|session| Goal::Memory(Box::new(session))),
     };
     for (i, pem) in config.ca.iter().enumerate() {
         if !pem.contains("-----BEGIN CERTIFICATE-----") {
@@ -242,7 +258,8 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
 fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
     let memory = config.memory.is_some();
     match (config.then, memory) {
-        (None | Some(wire::Then::Boot), true) => Then::Boot,
+        (None | Some(wire::Then::Boot), true) | (Some(wire::Then::Boot), false) => Then::Boot,
+        (Some(wire::Then::Kexec), false) => Then::Kexec,
         (None | Some(wire::Then::Reboot), false) => Then::Reboot,
         (Some(wire::Then::PowerOff), false) => Then::PowerOff,
         (Some(wire::Then::Park), false) => Then::Park,
@@ -252,13 +269,6 @@ fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
                 "only Boot with `memory`: nothing else is left of it",
             );
             Then::Boot
-        }
-        (Some(wire::Then::Boot | wire::Then::Kexec), false) => {
-            problems.add(
-                "then",
-                "not supported in this version for `disk`: use Reboot, PowerOff or Park",
-            );
-            Then::Park
         }
     }
 }
@@ -286,5 +296,6 @@ fn disk_install(
         wipe: disk.wipe,
         record: disk.record,
         efi: disk.efi,
+        changes: system::read(config, disk, problems),
     })
 }

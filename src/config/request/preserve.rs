@@ -48,6 +48,28 @@ pub struct Preserved {
     pub other_claim: wire::OtherClaim,
 }
 
+impl Preserved {
+    /// All of the root, by an overlay on a file system that exists.
+    pub(super) fn whole_root(source: Source, subdir: PathBuf) -> Preserved {
+        Preserved {
+            target: PathBuf::from("/"),
+            source,
+            subdir,
+            kind: wire::PreserveKind::Dir,
+            method: wire::PreserveMethod::Overlay,
+            format: false,
+            filesystem: None,
+            seed: wire::Seed::None,
+            mode: None,
+            owner: None,
+            options: MountOptions::default(),
+            required: true,
+            claim: None,
+            other_claim: wire::OtherClaim::Refuse,
+        }
+    }
+}
+
 /// One way of naming a device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
@@ -344,7 +366,11 @@ fn entry(
     })
 }
 
-fn source_of(given: &wire::PreserveSource, path: &str, problems: &mut Problems) -> Option<Source> {
+pub(super) fn source_of(
+    given: &wire::PreserveSource,
+    path: &str,
+    problems: &mut Problems,
+) -> Option<Source> {
     let wire::PreserveSource {
         partlabel,
         partuuid,
@@ -398,7 +424,7 @@ fn source_of(given: &wire::PreserveSource, path: &str, problems: &mut Problems) 
 }
 
 /// A path inside a file system, relative to its root.
-fn inner_path(text: &str) -> Result<PathBuf, &'static str> {
+pub(super) fn inner_path(text: &str) -> Result<PathBuf, &'static str> {
     let absolute = plain_path(&format!("/{}", text.trim_start_matches('/')))
         .map_err(|_| "`.`, `..` and control characters are not allowed")?;
     let inner = absolute.strip_prefix("/").unwrap_or(&absolute);

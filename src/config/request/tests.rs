@@ -21,10 +21,10 @@ fn defaults_are_the_careful_ones() {
 #[test]
 fn what_is_not_carried_out_is_refused_by_name() {
     let all = request(&format!(
-        r#"{IMAGE},"disk":{{"keep":["data"],"grow":"root","files":[{{"path":"/a","contents":""}}]}},"preserve":[{{"target":"/a","source":{{}}}}]"#
+        r#"{IMAGE},"disk":{{"keep":["data"],"grow":"root","partitions":[{{"label":"x","size":"Rest"}}]}},"preserve":[{{"target":"/a","source":{{}}}}]"#
     ))
     .unwrap_err();
-    for key in ["preserve", "disk.keep", "disk.grow", "disk.files"] {
+    for key in ["preserve", "disk.keep", "disk.grow", "disk.partitions"] {
         assert!(
             all.iter()
                 .any(|p| p == &format!("{key}: not supported in this version")),

@@ -23,7 +23,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         wait: _,
     } = config;
     problems.unsupported("preserve", disk.is_some() && !preserve.is_empty());
-    problems.unsupported("ignition", ignition.is_some());
+    problems.unsupported("ignition", ignition.is_some() && disk.is_none());
     problems.unsupported("network", network.is_some());
     if let Some(disk) = disk {
         let wire::Disk {
@@ -38,19 +38,14 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             table,
             bootloader,
             efi: _,
-            kernel_arguments,
-            files,
+            kernel_arguments: _,
+            files: _,
         } = disk;
         problems.unsupported("disk.keep", !keep.is_empty());
         problems.unsupported("disk.grow", grow.is_some());
         problems.unsupported("disk.partitions", !partitions.is_empty());
         problems.unsupported("disk.table", table.is_some());
         problems.unsupported("disk.bootloader", *bootloader != wire::Bootloader::Auto);
-        problems.unsupported(
-            "disk.kernelArguments",
-            *kernel_arguments != wire::KernelArguments::default(),
-        );
-        problems.unsupported("disk.files", !files.is_empty());
     }
     if let Some(report) = report {
         let wire::Report {

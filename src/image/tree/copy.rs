@@ -30,6 +30,8 @@ const DEPTH: usize = 200;
 /// Files whose further names have not all been met yet.
 const LINKS_MAX: usize = 1 << 18;
 const BUFFER: usize = 256 << 10;
+/// Holes are looked for in pages: what a tmpfs gives and what a file system stores.
+const GRAIN: usize = 4096;
 
 /// Copies what `source` in `from` leads to (a directory or a regular file; links on the way are followed in
 /// that root) to `target` in `to`, where no link is followed.
@@ -318,6 +320,11 @@ impl Copying<'_> {
     ) -> Result<()> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let wrong = |doing: &str, errno| failed_to_copy(doing, path, errno, size, self.to);
+        // squashfs and erofs have holes and do not tell where.
+        let has_holes = u64::try_from(stat.st_blocks)
+            .unwrap_or(0)
+            .saturating_mul(512)
+            < size;
         let mut at = 0i64;
         while at < stat.st_size {
             at = match lseek(source, at, Whence::SeekData) {
@@ -347,13 +354,18 @@ impl Copying<'_> {
                     Ok(0) => return Err(wrong("reading", Errno::EIO)),
                     got => got.map_err(|e| wrong("reading", errno(&e)))?,
                 };
-                target
-                    .write_all_at(buffer.get(..got).unwrap_or_default(), offset)
-                    .map_err(|e| wrong("writing", errno(&e)))?;
-                let got = u64::try_from(got).unwrap_or(u64::MAX);
-                offset = offset.saturating_add(got);
-                bump(&mut self.census.bytes, got);
-                self.progress.fetch_add(got, Ordering::Relaxed);
+                let data = buffer.get(..got).unwrap_or_default();
+                let written = if has_holes {
+                    write_around_zeros(target, data, offset)
+                } else {
+                    target
+                        .write_all_at(data, offset)
+                        .map(|()| data.len() as u64)
+                };
+                let written = written.map_err(|e| wrong("writing", errno(&e)))?;
+                offset = offset.saturating_add(got as u64);
+                bump(&mut self.census.bytes, written);
+                self.progress.fetch_add(written, Ordering::Relaxed);
             }
             at = end;
         }
@@ -399,6 +411,33 @@ impl Copying<'_> {
     fn not_set(&self, path: &[u8], failure: &Failed) -> Failure {
         failed_to_copy(failure.doing, path, failure.errno, 0, self.to)
     }
+}
+
+/// Leaves runs of zeros out; how much was written.
+fn write_around_zeros(target: &File, data: &[u8], offset: u64) -> std::io::Result<u64> {
+    static ZEROS: [u8; GRAIN] = [0; GRAIN];
+    let is_zero = |piece: &[u8]| ZEROS.get(..piece.len()) == Some(piece);
+    let (mut at, mut written) = (0usize, 0u64);
+    while let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) {
+        let zeros: usize = rest
+            .chunks(GRAIN)
+            .take_while(|piece| is_zero(piece))
+            .map(<[u8]>::len)
+            .sum();
+        let from = at.saturating_add(zeros);
+        let run: usize = data
+            .get(from..)
+            .unwrap_or_default()
+            .chunks(GRAIN)
+            .take_while(|piece| !is_zero(piece))
+            .map(<[u8]>::len)
+            .sum();
+        at = from.saturating_add(run);
+        let run = data.get(from..at).unwrap_or_default();
+        target.write_all_at(run, offset.saturating_add(from as u64))?;
+        bump(&mut written, run.len() as u64);
+    }
+    Ok(written)
 }
 
 fn read_xattrs(of: Of<'_>) -> nix::Result<Vec<Xattr>> {

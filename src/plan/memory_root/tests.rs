@@ -168,3 +168,45 @@ fn an_explicit_size_stays_and_is_warned_of() {
     assert_eq!(layout.size, Bytes(3 * GIB));
     assert!(layout.note.unwrap().contains("memory.size"));
 }
+
+#[test]
+fn image_and_tree_have_to_fit_together() {
+    let room = room_of("{}", &facts(4 * GIB, 3 * GIB));
+    let layout = judge(
+        &squashfs(GIB),
+        Lengths::default(),
+        MemoryMethod::Extract,
+        &room,
+    )
+    .unwrap();
+    assert!(!layout.overlay && layout.image.is_mounted());
+    let size = |bytes| crate::image::tree::Size {
+        bytes: Bytes(bytes),
+        inodes: 1,
+    };
+    let judge = |tree, held| unpacked(&layout.image, &size(tree), Bytes(held), &room);
+    // Beside the image there is less than may be written.
+    assert_eq!(judge(GIB, GIB + 1), Ok(Bytes(2 * GIB - RESERVE.0 - 1)));
+    assert_eq!(judge(GIB, 10), Ok(room.size));
+    let Err(Refusal::NoRoom { need, have, .. }) = judge(2 * GIB, GIB) else {
+        panic!("it does not fit");
+    };
+    assert_eq!((need, have), (Bytes(3 * GIB + RESERVE.0), Bytes(3 * GIB)));
+    let Err(Refusal::NoRoom { need, have, .. }) = judge(2 * GIB + 4096, 0) else {
+        panic!("more than may be written");
+    };
+    assert_eq!((need, have), (Bytes(2 * GIB + 4096), room.size));
+    // An image of any size is held, and its tree is what `memory.size` limits.
+    let small = room_of(r#"{"size":"100MiB"}"#, &facts(4 * GIB, 3 * GIB));
+    let head = squashfs(GIB);
+    assert!(
+        super::adopt(
+            &head,
+            Lengths::default(),
+            (ImageKind::Auto, MemoryMethod::Extract),
+            "x86_64",
+            &small
+        )
+        .is_ok()
+    );
+}

@@ -2,7 +2,9 @@
 //! over. Whatever was mounted is gone again when a later step fails.
 
 pub mod blocks;
+pub mod extract;
 pub mod hold;
+pub mod lower;
 pub mod mounts;
 pub mod overlay;
 pub mod selinux;
@@ -15,6 +17,7 @@ use std::path::{Path, PathBuf};
 use blocks::BlockReader;
 use hold::Held;
 use mounts::Mounts;
+use overlay::Making;
 use tree::Tree;
 
 use super::image_source::{self, Parts, Source};
@@ -23,7 +26,7 @@ use crate::config::request::Verity;
 use crate::config::wire::{ImageKind, MemoryMethod};
 use crate::error::{Class, Failure, Result};
 use crate::plan::memory_root::{self, Lengths, Room, RootLayout};
-use crate::plan::preserve::{Binding, SourceDevice};
+use crate::plan::preserve::{Binding, SourceDevice, Upper};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
 use crate::units::Bytes;
@@ -77,6 +80,8 @@ pub struct Mounted {
     place: PathBuf,
     proofs: Vec<Verified>,
     layout: RootLayout,
+    /// The device that takes what is written; `None`: memory.
+    upper: Option<PathBuf>,
     preserving: Preserving,
 }
 
@@ -169,13 +174,17 @@ impl Session {
             other => return Err(other.out_of_order("loadRoot")),
         };
         let mut proofs = Vec::new();
-        let content = if layout.overlay {
+        let content = if layout.image.is_mounted() {
             let mut reader = BlockReader::new(&mut stream, first, reporter);
             let held = hold::hold(&mut reader, &layout, &room)?;
             proofs.push(finish(stream, reporter)?);
-            Content::Held(held)
+            if layout.overlay {
+                Content::Held(held)
+            } else {
+                Content::Tree(extract::unpack(held, &layout, &room, reporter)?)
+            }
         } else {
-            let tree = Tree::new(&layout, &room)?;
+            let tree = Tree::new(layout.hold, &room)?;
             let mut next = Some((stream, first));
             while let Some((mut stream, first)) = next {
                 let mut reader = BlockReader::new(&mut stream, first, reporter);
@@ -203,7 +212,13 @@ impl Session {
     }
 
     /// Makes the root at `place`.
-    pub fn mount(self, place: &Path, verity: Option<&Verity>) -> Result<Session> {
+    pub fn mount(
+        self,
+        place: &Path,
+        verity: Option<&Verity>,
+        upper: Option<&Upper>,
+        reporter: &Reporter,
+    ) -> Result<Session> {
         let Loaded {
             content,
             proofs,
@@ -216,7 +231,13 @@ impl Session {
         let mut mounts = Mounts::default();
         match content {
             Content::Held(held) => {
-                overlay::mount(held, place, verity, (&layout, &room), &mut mounts)?;
+                let making = Making {
+                    layout: &layout,
+                    room: &room,
+                    verity,
+                    upper,
+                };
+                overlay::mount(held, place, making, &mut mounts, reporter)?;
             }
             Content::Tree(tree) => tree.place(place, &room, &mut mounts)?,
         }
@@ -225,6 +246,7 @@ impl Session {
             place: place.to_owned(),
             proofs,
             layout,
+            upper: upper.map(|upper| upper.source.path.clone()),
             preserving: Preserving::default(),
         })))
     }
@@ -270,6 +292,17 @@ impl Session {
         }
     }
 
+    /// At `path` of the root: what it has, and what is written stays in memory.
+    pub fn volatile(self, path: &Path, number: usize, limits: (Bytes, u64)) -> Result<Session> {
+        match self {
+            Session::Mounted(mut mounted) => {
+                session::volatile(&mounted.place, path, number, limits, &mut mounted.mounts)?;
+                Ok(Session::Mounted(mounted))
+            }
+            other => Err(other.out_of_order("volatile")),
+        }
+    }
+
     /// Checks that the root can be started.
     pub fn check(self, init: Option<&str>, reporter: &Reporter) -> Result<Session> {
         match self {
@@ -290,9 +323,10 @@ impl Session {
                     mounts,
                     proofs,
                     layout,
+                    upper,
                     ..
                 } = *mounted;
-                session::tell(told, &proofs, &layout)?;
+                session::tell(told, &proofs, &layout, upper.as_deref())?;
                 mounts.keep();
                 Ok(Session::Idle)
             }

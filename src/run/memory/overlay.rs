@@ -1,78 +1,105 @@
-//! A file system image below an overlay: read-only itself, what is written goes to a tmpfs.
+//! A file system image below an overlay: read-only itself, what is written goes to a tmpfs, or to a file system on a
+//! disk that outlives the session.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
-use super::hold::{self, Held};
+use super::hold::Held;
+use super::lower::{self, IMAGE};
 use super::mounts::Mounts;
 use super::selinux;
 use crate::config::request::Verity;
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::image::superblock::{self, FileSystem};
-use crate::image::verity;
 use crate::init::modules;
-use crate::plan::memory_root::{Room, RootImage, RootLayout};
-use crate::sys::detached::{self, Flags, Overlay, Tmpfs};
-use crate::sys::dm::{Mapped, Target};
-use crate::sys::loopdev::{LoopDevice, Range};
+use crate::plan::memory_root::{Room, RootLayout};
+use crate::plan::preserve::Upper;
+use crate::report::Reporter;
+use crate::run::preserve::layer::{self, Layer};
+use crate::run::preserve::{place, source};
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::detached::{Flags, Overlay, Tmpfs};
 use crate::sys::mount;
-use crate::units::{Bytes, SectorSize};
-
-/// The tmpfs with the image, which takes the memory that the image needs.
-const IMAGE: &str = "/run/ironroot/image";
 
 /// The image, mounted.
 pub const LOWER: &str = "/run/ironroot/lower";
 
-/// Name of the device that proves the image.
-const VERITY: &str = "ironroot-root";
-
 /// What is written.
 const UPPER: &str = "/run/ironroot/upper";
+
+/// The two directories of an upper layer in memory.
+pub(super) const DATA: &str = "data";
+pub(super) const WORK: &str = "work";
+
+/// How [`mount`] makes a root.
+#[derive(Clone, Copy, Debug)]
+pub struct Making<'a> {
+    /// What the image is.
+    pub layout: &'a RootLayout,
+    /// The limits.
+    pub room: &'a Room,
+    /// How the image is proven while it is read.
+    pub verity: Option<&'a Verity>,
+    /// Where what is written is kept; `None`: in memory.
+    pub upper: Option<&'a Upper>,
+}
 
 /// Mounts `held` below an overlay at `place`.
 pub fn mount(
     held: Held,
     place: &Path,
-    verity: Option<&Verity>,
-    (layout, room): (&RootLayout, &Room),
+    making: Making<'_>,
     made: &mut Mounts,
+    reporter: &Reporter,
 ) -> Result<()> {
+    let Making {
+        layout,
+        room,
+        verity,
+        upper,
+    } = making;
     let Held {
         tmpfs,
         file,
         length,
     } = held;
-    let fs = file_system(&file, layout)?;
     made.attach(tmpfs, Path::new(IMAGE))?;
     // Nothing is added to it any more.
     mount::resize(Path::new(IMAGE), length)?;
-    modules::want("loop");
-    // What a file system says of itself is a multiple of its blocks; a file may have a few bytes more.
-    let whole = length.0 / SectorSize::S512.get() * SectorSize::S512.get();
-    let device = LoopDevice::attach(
-        &file,
-        &Path::new(IMAGE).join(hold::NAME),
-        Range {
-            length: Some(Bytes(whole)),
-            ..Range::WHOLE
-        },
-    )?;
-    let proven = verity
-        .map(|verity| verified(&file, length, &device, verity))
-        .transpose()?;
-    let node = proven.as_ref().map_or(device.path(), Mapped::path);
-    let options: Vec<(&str, Option<&str>)> =
-        fs.read_only_options().iter().map(|o| (*o, None)).collect();
-    let lower =
-        detached::read_only(fs.name(), node, &options).map_err(|failure| damaged(&fs, failure))?;
+    let lower = lower::mount(&file, length, verity, layout)?;
     made.attach(lower, Path::new(LOWER))?;
-    // The mount holds them from now on.
-    drop(proven);
-    drop(device);
+    modules::want("overlay");
+    let label = selinux::root_context(Path::new(LOWER));
+    let overlay = |upper: &Path, work: &Path| {
+        Overlay {
+            lower: Path::new(LOWER),
+            upper,
+            work,
+            root_context: label.as_deref(),
+            name: "ironroot",
+        }
+        .mount(Flags::ROOT)
+    };
+    let root = if let Some(upper) = upper {
+        let Layer { upper, work } = on_disk(upper, made, reporter)?;
+        // A descriptor cannot be led anywhere, and has no characters that mean something to the kernel here.
+        let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        overlay(&path(&upper), &path(&work))?
+    } else {
+        in_memory(layout, room, made)?;
+        let upper = Path::new(UPPER);
+        overlay(&upper.join(DATA), &upper.join(WORK))?
+    };
+    made.attach(root, place)
+}
 
-    let upper = Path::new(UPPER);
+/// Mode and owner of the image's root: an overlay's root has those of its upper layer.
+fn model() -> Result<(u32, u32, u32)> {
+    let model = std::fs::metadata(LOWER).context(Class::Media, || format!("looking at {LOWER}"))?;
+    Ok((model.mode() & 0o7777, model.uid(), model.gid()))
+}
+
+fn in_memory(layout: &RootLayout, room: &Room, made: &mut Mounts) -> Result<()> {
     let tmpfs = Tmpfs {
         size: layout.size,
         inodes: room.inodes,
@@ -80,110 +107,28 @@ pub fn mount(
         interleave: room.interleave,
         name: "ironroot-upper".to_owned(),
     };
-    made.attach(tmpfs.mount(Flags::ROOT)?, upper)?;
-    let (data, work) = (upper.join("data"), upper.join("work"));
-    like(&data, Path::new(LOWER))?;
-    DirBuilder::new()
-        .mode(0o700)
-        .create(&work)
-        .context(Class::Media, || format!("making {}", work.display()))?;
-    let label = selinux::root_context(Path::new(LOWER));
-    let overlay = Overlay {
-        lower: Path::new(LOWER),
-        upper: &data,
-        work: &work,
-        root_context: label.as_deref(),
-        name: "ironroot",
-    };
-    made.attach(overlay.mount(Flags::ROOT)?, place)
+    made.attach(tmpfs.mount(Flags::ROOT)?, Path::new(UPPER))?;
+    let top = Root::open(Path::new(UPPER))?;
+    let data = top.make_directory(Path::new(DATA), 0o755, Walk::NoLinks)?;
+    place::give(&data, model()?, Path::new(UPPER))?;
+    top.make_directory(Path::new(WORK), 0o700, Walk::NoLinks)?;
+    Ok(())
 }
 
-/// The device through which every block is proven when it is read.
-fn verified(
-    file: &std::fs::File,
-    length: Bytes,
-    device: &LoopDevice,
-    wanted: &Verity,
-) -> Result<Mapped> {
-    let refuse = |why: &str| {
+/// What another session wrote is there again.
+fn on_disk(wanted: &Upper, made: &mut Mounts, reporter: &Reporter) -> Result<Layer> {
+    let attributes = model()?;
+    let mut take = || {
+        let source = source::open(&wanted.source, made, reporter)?;
+        layer::directories(&source, &wanted.subdir, attributes)
+    };
+    take().map_err(|failure| {
+        let hint = failure.next().to_owned();
         Failure::new(
-            Class::Integrity,
-            format!(
-                "dm-verity of the image at byte {}: {why}",
-                wanted.hash_offset.0
-            ),
+            Class::Preserve,
+            format!("what is written cannot be kept on {}", wanted.source),
         )
-        .hint("give the offset at which `veritysetup format --hash-offset` put the hash tree")
-    };
-    let mut superblock = vec![0; verity::SUPERBLOCK];
-    file.read_exact_at(&mut superblock, wanted.hash_offset.0)
-        .map_err(|_| refuse("the image is shorter"))?;
-    let superblock = verity::read(&superblock).map_err(refuse)?;
-    let data = superblock
-        .data_length()
-        .filter(|data| *data <= length && *data <= wanted.hash_offset)
-        .ok_or_else(|| refuse("its data reaches beyond it"))?;
-    let parameters = superblock
-        .parameters(device.path(), wanted.hash_offset, &wanted.root_hash)
-        .ok_or_else(|| refuse("the offset is not a multiple of its block size"))?;
-    modules::want("dm_mod");
-    modules::want("dm_verity");
-    Mapped::read_only(
-        VERITY,
-        &Target {
-            kind: "verity",
-            parameters: &parameters,
-            length: data,
-        },
-    )
-}
-
-/// Which file system the image is: known already, but for a partition of a disk image.
-fn file_system(file: &std::fs::File, layout: &RootLayout) -> Result<FileSystem> {
-    match &layout.image {
-        RootImage::FileSystem(fs) => Ok(fs.clone()),
-        RootImage::Tar => Err(Failure::new(Class::Bug, "a tar archive cannot be mounted")),
-        RootImage::Partition { number, .. } => {
-            let mut head = vec![0; superblock::HEAD];
-            let mut filled = 0usize;
-            while let Some(space) = head.get_mut(filled..).filter(|s| !s.is_empty()) {
-                let count = file
-                    .read_at(space, filled as u64)
-                    .context(Class::Media, || "reading the image in memory")?;
-                if count == 0 {
-                    break;
-                }
-                filled = filled.saturating_add(count);
-            }
-            superblock::of(&head).ok_or_else(|| {
-                Failure::new(
-                    Class::Integrity,
-                    format!("partition {number} of the image holds no file system that is known"),
-                )
-                .hint("squashfs, erofs, ext4, xfs and btrfs are known")
-            })
-        }
-    }
-}
-
-fn damaged(fs: &FileSystem, failure: Failure) -> Failure {
-    Failure::new(Class::Integrity, format!("the image cannot be mounted as {fs}"))
         .caused_by(failure)
-        .hint(format!(
-            "the image is damaged, or this kernel lacks {fs} (the kernel's log says which): an initrd needs its module"
-        ))
-}
-
-/// Makes the directory `path` with mode and owner of `model`: an overlay's root has those of its upper layer.
-fn like(path: &Path, model: &Path) -> Result<()> {
-    let what = || format!("making {}", path.display());
-    let model = std::fs::metadata(model).context(Class::Media, what)?;
-    DirBuilder::new()
-        .mode(0o755)
-        .create(path)
-        .context(Class::Media, what)?;
-    std::os::unix::fs::chown(path, Some(model.uid()), Some(model.gid()))
-        .context(Class::Media, what)?;
-    let mode = std::fs::Permissions::from_mode(model.mode() & 0o7777);
-    std::fs::set_permissions(path, mode).context(Class::Media, what)
+        .hint(hint)
+    })
 }

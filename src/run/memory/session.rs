@@ -1,6 +1,6 @@
 //! What a session needs beside its root, and what it is told.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -9,18 +9,23 @@ use nix::sys::stat::fstat;
 use nix::unistd::{Gid, Uid, fchownat};
 
 use super::mounts::Mounts;
+use super::overlay::{DATA, WORK};
 use super::selinux;
 use crate::error::{Class, Context as _, Result};
 use crate::init::switch_root;
 use crate::plan::memory_root::{self, RootLayout};
 use crate::report::Reporter;
+use crate::run::preserve::place;
 use crate::stream::Verified;
 use crate::sys::beneath::{Root, Walk};
-use crate::sys::detached::{Flags, Tmpfs};
+use crate::sys::detached::{Flags, Overlay, Tmpfs};
 use crate::units::{Bytes, Digest};
 
 /// What the new system can read about its own boot.
 pub const BOOT: &str = "/run/ironroot/boot.json";
+
+/// Where what is written below volatile paths goes.
+const VOLATILE: &str = "/run/ironroot/volatile";
 
 /// What [`tell`] is given beside the image.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +39,14 @@ pub struct Told<'a> {
 }
 
 /// Writes [`BOOT`]. It holds no secrets, and only root reads it.
-pub fn tell(told: &Told<'_>, proofs: &[Verified], layout: &RootLayout) -> Result<()> {
+///
+/// `upper` is the device that takes what is written; `None`: memory.
+pub fn tell(
+    told: &Told<'_>,
+    proofs: &[Verified],
+    layout: &RootLayout,
+    upper: Option<&Path>,
+) -> Result<()> {
     let sum = |bytes: fn(&Verified) -> Bytes| {
         proofs
             .iter()
@@ -62,7 +74,9 @@ pub fn tell(told: &Told<'_>, proofs: &[Verified], layout: &RootLayout) -> Result
         "proven": proofs.iter().all(Verified::is_proven),
         "downloadBytes": sum(Verified::received),
         "contentBytes": sum(Verified::content_length),
-        "writableBytes": layout.size.0,
+        // What memory takes.
+        "writableBytes": upper.is_none().then_some(layout.size.0),
+        "upper": upper,
     });
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::OpenOptions::new()
@@ -112,6 +126,52 @@ pub fn scratch(
     })?;
     made.attach_to(
         tmpfs,
+        target.as_fd(),
+        &place.join(path.strip_prefix("/").unwrap_or(path)),
+    )
+}
+
+/// An overlay at `path` of the root at `place`: what the root has there, and a tmpfs that takes what is written.
+/// `number` tells it from others.
+pub fn volatile(
+    place: &Path,
+    path: &Path,
+    number: usize,
+    (size, inodes): (Bytes, u64),
+    made: &mut Mounts,
+) -> Result<()> {
+    let target = Root::open(place)?.make_directories(path, 0o755, Walk::InRoot)?;
+    let stat = fstat(&target).context(Class::Media, || {
+        format!("looking at {} of the root", path.display())
+    })?;
+    let top = Path::new(VOLATILE).join(number.to_string());
+    let tmpfs = Tmpfs {
+        size,
+        inodes,
+        mode: 0o700,
+        interleave: false,
+        name: "ironroot-volatile".to_owned(),
+    };
+    made.attach(tmpfs.mount(Flags::ROOT)?, &top)?;
+    let layer = Root::open(&top)?;
+    let data = layer.make_directory(Path::new(DATA), 0o755, Walk::NoLinks)?;
+    place::give(
+        &data,
+        (stat.st_mode & 0o7777, stat.st_uid, stat.st_gid),
+        path,
+    )?;
+    layer.make_directory(Path::new(WORK), 0o700, Walk::NoLinks)?;
+    // A descriptor cannot be led anywhere, and has no characters that mean something to the kernel here.
+    let lower = format!("/proc/self/fd/{}", target.as_raw_fd());
+    let overlay = Overlay {
+        lower: Path::new(&lower),
+        upper: &top.join(DATA),
+        work: &top.join(WORK),
+        root_context: None,
+        name: "ironroot-volatile",
+    };
+    made.attach_to(
+        overlay.mount(Flags::ROOT)?,
         target.as_fd(),
         &place.join(path.strip_prefix("/").unwrap_or(path)),
     )

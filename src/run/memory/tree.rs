@@ -7,11 +7,12 @@ use super::blocks::BlockReader;
 use super::mounts::Mounts;
 use crate::error::Result;
 use crate::image::tree;
-use crate::plan::memory_root::{Room, RootLayout};
+use crate::plan::memory_root::Room;
 use crate::report::Reporter;
 use crate::sys::beneath::Root;
 use crate::sys::detached::{Detached, Flags, Tmpfs};
 use crate::sys::mount;
+use crate::units::Bytes;
 
 /// A tree in memory.
 #[derive(Debug)]
@@ -22,10 +23,10 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// An empty one, as large as there is memory: what does not fit fails, and kills nothing.
-    pub fn new(layout: &RootLayout, room: &Room) -> Result<Tree> {
+    /// An empty one of at most `limit`: what does not fit fails, and kills nothing.
+    pub fn new(limit: Bytes, room: &Room) -> Result<Tree> {
         let tmpfs = Tmpfs {
-            size: layout.hold,
+            size: limit,
             inodes: room.inodes,
             mode: 0o755,
             interleave: room.interleave,
@@ -34,6 +35,11 @@ impl Tree {
         .mount(Flags::ROOT)?;
         let top = Root::of(&tmpfs.as_fd(), "the new root")?;
         Ok(Tree { tmpfs, root: top })
+    }
+
+    /// Where it is filled.
+    pub fn root(&self) -> &Root {
+        &self.root
     }
 
     /// Unpacks what `reader` gives over what is there. Nothing of it has been proven yet. `layered`: it is a

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{SFlag, fstat};
 
+use super::layer::{self, Layer};
 use super::place;
 use super::source::Source;
 use super::{STATE, claim, machine_id, mount_id, seed};
@@ -159,15 +160,8 @@ fn bind(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
 /// An overlay of the image's directory and, for whatever image, one upper layer on the source.
 fn overlay(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
     modules::want("overlay");
-    let upper = binding.subdir.join("upper");
-    let fresh = matches!(place::look(source, &upper)?, place::Found::Nothing);
-    let upper = place::directory(source, &upper, place::attributes(binding, image))?;
-    let work = place::directory(source, &binding.subdir.join("work"), (0o700, 0, 0))?;
-    if fresh {
-        // What the layer is for is on the medium before anything is in it.
-        nix::unistd::syncfs(&upper)
-            .context(Class::Preserve, || format!("flushing {}", source.name))?;
-    }
+    let Layer { upper, work } =
+        layer::directories(source, &binding.subdir, place::attributes(binding, image))?;
     let lower = match image.directory(&binding.target, Walk::InRoot) {
         Ok(lower) => lower,
         Err(error) if error.is_missing() => nothing()?,

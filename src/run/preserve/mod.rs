@@ -4,6 +4,7 @@
 pub mod attach;
 pub mod claim;
 pub mod conflicts;
+pub mod layer;
 pub mod machine_id;
 pub mod place;
 pub mod record;

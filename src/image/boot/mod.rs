@@ -1,0 +1,18 @@
+//! What boot loaders read: kernel, initrds and kernel arguments, in every form that images use. Pure.
+
+pub mod arguments;
+pub mod bls;
+pub mod extlinux;
+pub mod grub;
+pub mod uki;
+
+/// What a boot loader starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// Path of the kernel, as its boot loader resolves it.
+    pub kernel: String,
+    /// Paths of the initrds, in order.
+    pub initrds: Vec<String>,
+    /// The kernel command line.
+    pub options: String,
+}

@@ -1,0 +1,263 @@
+//! The installed system, mounted while the disk cannot boot yet: its root, and what its fstab mounts below it.
+//! Everything is found among the partitions of the target's own table, and nowhere else.
+
+pub mod arguments;
+pub mod entry;
+pub mod files;
+pub mod fstab;
+pub mod ignition;
+pub mod replace;
+pub mod volumes;
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::{Path, PathBuf};
+
+use crate::config::request::SystemChanges;
+use crate::error::{Class, Context as _, Failure, Result, chain};
+use crate::host::tables::Table;
+use crate::report::Reporter;
+use crate::run::partitions::Node;
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::mount::{Flags, Guard};
+use volumes::Volume;
+
+/// Where the root is mounted meanwhile.
+const PLACE: &str = "/run/ironroot/installed";
+/// Where boot partitions are mounted that the system's fstab does not name.
+const APART: &str = "/run/ironroot/installed-boot";
+
+/// Nothing of the system is executed or opened as a device.
+const FLAGS: Flags = Flags::MS_NOSUID
+    .union(Flags::MS_NODEV)
+    .union(Flags::MS_NOEXEC)
+    .union(Flags::MS_NOATIME);
+
+/// A larger file is no configuration.
+const LIMIT: u64 = 4 << 20;
+
+/// What the system is mounted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To change it.
+    Change,
+    /// To read from it.
+    Look,
+}
+
+/// A mounted system.
+#[derive(Debug)]
+pub struct Installed {
+    /// The root, or why there is none: some images keep it where only they find it (ostree, LVM, encryption).
+    root: std::result::Result<Root, String>,
+    /// Boot partitions that are mounted apart, and what they are called.
+    apart: Vec<Root>,
+    /// Paths of the system on which something belongs that could not be mounted, and why.
+    missing: Vec<(PathBuf, String)>,
+    volumes: Vec<Volume>,
+    /// In the order in which they were made.
+    mounts: Vec<Guard>,
+}
+
+impl Installed {
+    /// Mounts the system on `nodes`, which are the partitions of `table`.
+    ///
+    /// # Errors
+    /// Class media where no partition, or more than one, holds a root.
+    pub fn mount(
+        nodes: &[Node],
+        table: &Table,
+        arch: &str,
+        access: Access,
+        reporter: &Reporter,
+    ) -> Result<Installed> {
+        let flags = match access {
+            Access::Change => FLAGS,
+            Access::Look => FLAGS | Flags::MS_RDONLY,
+        };
+        let volumes = volumes::of(nodes, table)?;
+        let place = Path::new(PLACE);
+        make_place(place)?;
+        let mut mounted = Vec::new();
+        let mut mounts = Vec::new();
+        let root = match volumes::find_root(&volumes, arch, place, flags)? {
+            Ok((number, guard)) => {
+                reporter.info(format!("the installed system is on partition {number}"));
+                mounted.push(number);
+                mounts.push(guard);
+                Ok(Root::open(place)?)
+            }
+            Err(why) => Err(why),
+        };
+        let mut this = Installed {
+            root,
+            apart: Vec::new(),
+            missing: Vec::new(),
+            volumes,
+            mounts,
+        };
+        for entry in this.fstab() {
+            let Some(volume) = this.volumes.iter().find(|v| v.is(&entry.spec)) else {
+                continue;
+            };
+            if mounted.contains(&volume.number) {
+                continue;
+            }
+            match this
+                .root()
+                .and_then(|root| below(root, volume, &entry, flags))
+            {
+                Ok(guard) => {
+                    mounted.push(volume.number);
+                    this.mounts.push(guard);
+                }
+                Err(failure) => this.missing.push((entry.target, chain(&failure))),
+            }
+        }
+        this.mount_apart(&mounted, flags, reporter)?;
+        Ok(this)
+    }
+
+    /// Boot partitions that no line of fstab mounts: systemd finds them by their types.
+    fn mount_apart(&mut self, mounted: &[u32], flags: Flags, reporter: &Reporter) -> Result<()> {
+        let boot = self
+            .volumes
+            .iter()
+            .filter(|v| v.is_boot && !mounted.contains(&v.number));
+        for volume in boot {
+            let place = Path::new(APART).join(volume.number.to_string());
+            make_place(&place)?;
+            match volume.attach(&place, flags, "") {
+                Ok(guard) => {
+                    self.apart.push(Root::open(&place)?);
+                    self.mounts.push(guard);
+                }
+                Err(failure) => reporter.warn(format!(
+                    "boot partition {} is not looked into: {}",
+                    volume.number,
+                    chain(&failure)
+                )),
+            }
+        }
+        Ok(())
+    }
+
+    fn fstab(&self) -> Vec<fstab::Entry> {
+        let Ok(root) = &self.root else {
+            return Vec::new();
+        };
+        let text = root
+            .read(Path::new("/etc/fstab"), Walk::InRoot, LIMIT)
+            .unwrap_or_default();
+        let mut entries = fstab::parse(&String::from_utf8_lossy(&text));
+        entries.retain(|e| e.target != Path::new("/"));
+        // Parents before what is mounted on them.
+        entries.sort_by_key(|e| e.target.components().count());
+        entries
+    }
+
+    /// The root.
+    ///
+    /// # Errors
+    /// Class media where none was found.
+    pub fn root(&self) -> Result<&Root> {
+        self.root.as_ref().map_err(|why| {
+            Failure::new(Class::Media, format!("the image's root was not found: {why}")).hint(
+                "ext4, xfs, btrfs and f2fs roots are looked into, encrypted ones, LVM and ostree are not",
+            )
+        })
+    }
+
+    /// All that boot loaders read from: the root, and boot partitions that are mounted apart.
+    fn roots(&self) -> impl Iterator<Item = &Root> {
+        self.root.as_ref().ok().into_iter().chain(&self.apart)
+    }
+
+    /// Refuses a path whose file system is not mounted: what is written there would be hidden in the running
+    /// system.
+    fn must_be_there(&self, path: &Path) -> Result<()> {
+        match self.missing.iter().find(|(at, _)| path.starts_with(at)) {
+            Some((at, why)) => Err(Failure::new(
+                Class::Media,
+                format!(
+                    "{} lies below {}, which could not be mounted: {why}",
+                    path.display(),
+                    at.display()
+                ),
+            )
+            .hint("add the file system's kernel module to the initrd, or put the file elsewhere")),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the changes.
+    ///
+    /// # Errors
+    /// Class media where one of them cannot be made.
+    pub fn change(
+        &self,
+        changes: &SystemChanges,
+        ignition: Option<&[u8]>,
+        reporter: &Reporter,
+    ) -> Result<()> {
+        for file in &changes.files {
+            self.must_be_there(&file.path)?;
+            files::write(self.root()?, file)?;
+        }
+        if !changes.arguments.is_empty() {
+            arguments::change(self, &changes.arguments, reporter)?;
+        }
+        if let Some(config) = ignition {
+            ignition::place(self, config, reporter)?;
+        }
+        Ok(())
+    }
+
+    /// Flushes and unmounts everything.
+    ///
+    /// # Errors
+    /// Class media where a write failed late, or something still uses the system.
+    pub fn unmount(mut self) -> Result<()> {
+        for root in self.roots() {
+            let directory = root.directory(Path::new("."), Walk::InRoot)?;
+            nix::unistd::syncfs(&directory).context(Class::Media, || {
+                format!("flushing {}", root.name().display())
+            })?;
+        }
+        let mounts = std::mem::take(&mut self.mounts);
+        // Descriptors keep a mount busy.
+        drop(self);
+        for guard in mounts.into_iter().rev() {
+            guard.unmount()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        while let Some(guard) = self.mounts.pop() {
+            drop(guard);
+        }
+    }
+}
+
+fn make_place(place: &Path) -> Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(place)
+        .context(Class::Media, || format!("making {}", place.display()))
+}
+
+/// Mounts a volume where the system's fstab wants it. The target is resolved inside the system.
+fn below(root: &Root, volume: &Volume, entry: &fstab::Entry, flags: Flags) -> Result<Guard> {
+    let target = root.directory(&entry.target, Walk::InRoot)?;
+    let link = format!("/proc/self/fd/{}", target.as_fd().as_raw_fd());
+    let place = std::fs::read_link(&link).context(Class::Media, || format!("reading {link}"))?;
+    volume.attach(
+        &place,
+        flags,
+        entry.subvolume().as_deref().unwrap_or_default(),
+    )
+}

@@ -1,0 +1,193 @@
+//! The file systems of the target's partitions, and which of them is the root.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::fstab::Spec;
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::host::signatures;
+use crate::host::tables::{PartitionKind, Table};
+use crate::plan::memory_root::identify::{LINUX_DATA, root_guid};
+use crate::run::partitions::Node;
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::mount::{Flags, Guard};
+
+/// Extended boot loader partition (UAPI.2 Discoverable Partitions Specification).
+const XBOOTLDR: &str = "bc13c2ff-59e6-4262-a352-b275fd6f7172";
+
+/// Subvolumes in which distributions put the root of a btrfs whose default is its top.
+const SUBVOLUMES: [&str; 4] = ["", "subvol=@", "subvol=root", "subvol=@rootfs"];
+
+/// File systems that are mounted, and the kernel's name for each.
+const KNOWN: [(&str, &str); 7] = [
+    ("ext4", "ext4"),
+    ("ext3", "ext4"),
+    ("ext2", "ext4"),
+    ("xfs", "xfs"),
+    ("btrfs", "btrfs"),
+    ("vfat", "vfat"),
+    ("f2fs", "f2fs"),
+];
+
+/// A file system on a partition.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    /// Partition number.
+    pub number: u32,
+    /// Device node.
+    pub path: PathBuf,
+    /// Type, as the kernel names it.
+    pub filesystem: &'static str,
+    /// Whether boot loaders read it: an ESP or an extended boot loader partition.
+    pub is_boot: bool,
+    /// Name of the partition.
+    pub partlabel: Option<String>,
+    /// Label of the file system.
+    pub label: Option<String>,
+    kind: PartitionKind,
+    partuuid: String,
+    uuid: Option<String>,
+}
+
+impl Volume {
+    /// Whether a line of fstab means it.
+    pub fn is(&self, spec: &Spec) -> bool {
+        let same = |have: &Option<String>, wanted: &str| {
+            have.as_deref()
+                .is_some_and(|h| h.eq_ignore_ascii_case(wanted))
+        };
+        match spec {
+            Spec::Uuid(uuid) => same(&self.uuid, uuid),
+            Spec::Label(label) => self.label.as_ref() == Some(label),
+            Spec::Partuuid(uuid) => self.partuuid.eq_ignore_ascii_case(uuid),
+            Spec::Partlabel(name) => self.partlabel.as_ref() == Some(name),
+            Spec::Other(_) => false,
+        }
+    }
+
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// As mount(2) has it.
+    pub fn attach(&self, place: &Path, flags: Flags, options: &str) -> Result<Guard> {
+        crate::init::modules::want(self.filesystem);
+        Guard::attach(&self.path, place, self.filesystem, flags, options)
+    }
+}
+
+/// The file systems on the partitions of `table`.
+pub fn of(nodes: &[Node], table: &Table) -> Result<Vec<Volume>> {
+    let mut volumes = Vec::new();
+    for partition in table.partitions().iter().filter(|p| !p.kind.is_extended()) {
+        let Some(node) = nodes.iter().find(|n| n.place.number == partition.number) else {
+            continue;
+        };
+        let file = File::open(&node.path)
+            .context(Class::Media, || format!("opening {}", node.path.display()))?;
+        let name = node.path.display().to_string();
+        let contents = signatures::probe_one(&file, &name, partition.size);
+        let found = contents.found.iter().find_map(|content| {
+            let known = KNOWN.iter().find(|(what, _)| *what == content.what)?;
+            Some((content, known.1))
+        });
+        let Some((content, filesystem)) = found else {
+            continue;
+        };
+        let xbootldr = matches!(&partition.kind, PartitionKind::Guid(guid) if guid == XBOOTLDR);
+        // Fedora CoreOS and its relatives know theirs by its label.
+        let labelled = [&partition.name, &content.label]
+            .iter()
+            .any(|name| name.as_deref() == Some("boot"));
+        volumes.push(Volume {
+            number: partition.number,
+            path: node.path.clone(),
+            filesystem,
+            is_boot: partition.kind.is_esp() || xbootldr || labelled,
+            partlabel: partition.name.clone(),
+            label: content.label.clone(),
+            kind: partition.kind.clone(),
+            partuuid: partition.partuuid.clone(),
+            uuid: content.uuid.clone(),
+        });
+    }
+    Ok(volumes)
+}
+
+/// Mounts the root at `place` and says on which partition it is: the one with the type of a root for `arch`,
+/// else the one that holds a system. The inner error says why there is none.
+///
+/// # Errors
+/// Class media where two partitions hold a system.
+pub fn find_root(
+    volumes: &[Volume],
+    arch: &str,
+    place: &Path,
+    flags: Flags,
+) -> Result<std::result::Result<(u32, Guard), String>> {
+    let has =
+        |volume: &Volume, guid: &str| matches!(&volume.kind, PartitionKind::Guid(g) if g == guid);
+    let typed: Vec<&Volume> = volumes
+        .iter()
+        .filter(|v| root_guid(arch).is_some_and(|guid| has(v, guid)))
+        .collect();
+    let linux = |v: &&Volume| has(v, LINUX_DATA) || matches!(v.kind, PartitionKind::Byte(0x83));
+    let candidates = if typed.is_empty() {
+        volumes.iter().filter(linux).collect()
+    } else {
+        typed
+    };
+    let mut found: Option<(u32, Guard)> = None;
+    let mut looked = Vec::new();
+    for volume in candidates {
+        let options: &[&str] = if volume.filesystem == "btrfs" {
+            &SUBVOLUMES
+        } else {
+            &[""]
+        };
+        for option in options {
+            let Ok(guard) = volume.attach(place, flags, option).map_err(|failure| {
+                looked.push(format!(
+                    "partition {}: {}",
+                    volume.number,
+                    crate::error::chain(&failure)
+                ));
+            }) else {
+                continue;
+            };
+            if !is_root(place)? {
+                looked.push(format!("partition {} holds no system", volume.number));
+                guard.unmount()?;
+                continue;
+            }
+            if let Some((other, _)) = &found {
+                return Err(Failure::new(
+                    Class::Media,
+                    format!("partitions {other} and {} both hold a system", volume.number),
+                )
+                .hint("give the root the partition type of a root, so that it is known which one starts"));
+            }
+            found = Some((volume.number, guard));
+            break;
+        }
+    }
+    Ok(found.ok_or_else(|| match looked.as_slice() {
+        [] => "no partition has a type and a file system that a root may have".to_owned(),
+        some => some.join("; "),
+    }))
+}
+
+/// Whether a system is mounted there.
+fn is_root(place: &Path) -> Result<bool> {
+    const SIGNS: [&str; 5] = [
+        "/etc/os-release",
+        "/usr/lib/os-release",
+        "/usr/lib/systemd/systemd",
+        "/sbin/init",
+        "/etc/fstab",
+    ];
+    let root = Root::open(place)?;
+    // A link that leads out of a partition of its own (/usr elsewhere) is a sign all the same.
+    Ok(SIGNS
+        .iter()
+        .any(|sign| root.entry(Path::new(sign), Walk::InRoot).is_ok()))
+}

@@ -1,0 +1,371 @@
+//! Changes in the installed system, on real loop devices: files, kernel arguments and the Ignition config are in
+//! the file systems of the installed disk, and a failure leaves a disk that does not boot.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "support/installing.rs"]
+mod support;
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use support::disk_image::{MIB, sha256};
+use support::fault_server::{FaultServer, ok};
+use support::loop_device::{LoopDevice, tool};
+use support::program::{Config, Ended};
+
+const ROOT: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
+const LINUX: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
+const ROOT_UUID: &str = "11111111-2222-4333-8444-555555555555";
+const BOOT_UUID: &str = "11111111-2222-4333-8444-666666666666";
+
+/// A partition: number, first MiB, MiB, type, and its file system.
+struct Part<'a> {
+    number: u32,
+    at: usize,
+    size: usize,
+    kind: &'a str,
+    uuid: &'a str,
+    label: &'a str,
+    tree: &'a Path,
+}
+
+/// A GPT image with these partitions, each an ext4 filled with a tree.
+fn image(parts: &[Part<'_>]) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("image");
+    let end = parts.iter().map(|p| p.at + p.size).max().unwrap();
+    let mut bytes = vec![0u8; (end + 1) * MIB];
+    std::fs::write(&file, &bytes).unwrap();
+    let mut script = "label: gpt\n".to_owned();
+    for part in parts {
+        script += &format!(
+            "p{} : start={}, size={}, type={}\n",
+            part.number,
+            part.at * 2048,
+            part.size * 2048,
+            part.kind
+        );
+    }
+    let script_file = directory.path().join("script");
+    std::fs::write(&script_file, script).unwrap();
+    let out = Command::new("sfdisk")
+        .args(["--quiet", "--no-reread", "--no-tell-kernel"])
+        .arg(&file)
+        .stdin(std::fs::File::open(&script_file).unwrap())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let table = std::fs::read(&file).unwrap();
+    bytes.copy_from_slice(&table);
+    for part in parts {
+        let fs = directory.path().join("fs");
+        std::fs::write(&fs, vec![0u8; part.size * MIB]).unwrap();
+        tool(
+            "mke2fs",
+            &[
+                "-q",
+                "-F",
+                "-t",
+                "ext4",
+                "-U",
+                part.uuid,
+                "-L",
+                part.label,
+                "-d",
+                part.tree.to_str().unwrap(),
+                fs.to_str().unwrap(),
+            ],
+        );
+        let content = std::fs::read(&fs).unwrap();
+        bytes[part.at * MIB..][..content.len()].copy_from_slice(&content);
+    }
+    bytes
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+const GRUB: &str = "set default=0\nmenuentry 'A' {\n\tlinux /vmlinuz-6.1 root=UUID=x ro quiet\n\tinitrd /initrd.img-6.1\n}\n";
+
+/// A root with /boot on a partition of its own, as Debian's installer makes it.
+fn debian(directory: &Path) -> Vec<u8> {
+    let (root, boot) = (directory.join("root"), directory.join("boot"));
+    write(&root, "etc/os-release", "ID=debian\n");
+    write(
+        &root,
+        "etc/fstab",
+        &format!(
+            "UUID={ROOT_UUID} / ext4 defaults 0 1\nUUID={BOOT_UUID} /boot ext4 defaults 0 2\n"
+        ),
+    );
+    write(
+        &root,
+        "etc/default/grub",
+        "GRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX=\"\"\n",
+    );
+    write(&root, "etc/secret", "old\n");
+    std::fs::set_permissions(root.join("etc/secret"), PermissionsExt::from_mode(0o640)).unwrap();
+    std::fs::create_dir_all(root.join("boot")).unwrap();
+    std::fs::create_dir_all(root.join("run")).unwrap();
+    // A link that leads outside of any root.
+    symlink("/../../../etc", root.join("etc-link")).unwrap();
+    write(&boot, "grub/grub.cfg", GRUB);
+    image(&[
+        Part {
+            number: 1,
+            at: 1,
+            size: 24,
+            kind: ROOT,
+            uuid: ROOT_UUID,
+            label: "root",
+            tree: &root,
+        },
+        Part {
+            number: 2,
+            at: 25,
+            size: 12,
+            kind: LINUX,
+            uuid: BOOT_UUID,
+            label: "",
+            tree: &boot,
+        },
+    ])
+}
+
+/// Installs `image` with these keys of `disk`, and `more` at the top.
+fn install(image: &[u8], disk: &LoopDevice, keys: &Value, more: &[(&str, Value)]) -> Ended {
+    let path = disk.directory().join("image");
+    std::fs::write(&path, image).unwrap();
+    let mut config = Config::new(path.to_str().unwrap(), &sha256(image), disk)
+        .with("/disk/overwrite", json!("Always"));
+    for (key, value) in keys.as_object().unwrap() {
+        config = config.with(&format!("/disk/{key}"), value.clone());
+    }
+    for (key, value) in more {
+        config = config.with(key, value.clone());
+    }
+    config.install(&[])
+}
+
+/// A file of the ext4 at `at` MiB of the disk, and its mode.
+fn read(disk: &LoopDevice, at: usize, path: &str) -> (String, String) {
+    let device = format!("{}?offset={}", disk.backing().display(), at * MIB);
+    let text = tool("debugfs", &["-R", &format!("cat {path}"), &device]);
+    let stat = tool("debugfs", &["-R", &format!("stat {path}"), &device]);
+    let mode = stat
+        .split("Mode:")
+        .nth(1)
+        .unwrap()
+        .split_whitespace()
+        .next()
+        .unwrap();
+    (text, mode.to_owned())
+}
+
+fn check(disk: &LoopDevice, at: usize, size: usize) {
+    let copy = disk.directory().join("fs");
+    std::fs::write(&copy, &disk.bytes()[at * MIB..][..size * MIB]).unwrap();
+    tool("e2fsck", &["-fn", copy.to_str().unwrap()]);
+}
+
+#[test]
+fn files_and_arguments_are_in_the_installed_system_before_it_can_boot() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = debian(directory.path());
+    let disk = LoopDevice::patterned(48);
+    let keys = json!({
+        "kernelArguments": { "append": ["console=ttyS0", "x=a&b"], "remove": ["quiet"] },
+        "files": [
+            { "path": "/etc/secret", "mode": "0600", "contents": "new secret\n" },
+            { "path": "/etc/new/deep/file", "contents": "hello" },
+            { "path": "/boot/note", "contents": "on the boot partition" },
+            { "path": "/etc-link/through-a-link", "contents": "inside" },
+        ],
+    });
+    let ended = install(&image, &disk, &keys, &[]).succeeded();
+    assert!(!ended.stdout.contains("new secret") && !ended.stderr.contains("new secret"));
+    assert!(read(&disk, 1, "/etc/secret").0.contains("new secret\n"));
+    assert_eq!(read(&disk, 1, "/etc/secret").1, "0600");
+    assert!(read(&disk, 1, "/etc/new/deep/file").0.contains("hello"));
+    assert_eq!(read(&disk, 1, "/etc/new/deep/file").1, "0644");
+    assert!(read(&disk, 1, "/etc/through-a-link").0.contains("inside"));
+    assert!(!Path::new("/etc/through-a-link").exists());
+    assert!(read(&disk, 25, "/note").0.contains("on the boot partition"));
+    let grub = read(&disk, 25, "/grub/grub.cfg").0;
+    assert!(
+        grub.contains(
+            "\tlinux /vmlinuz-6.1 root=UUID=x ro console=ttyS0 x=\"a&b\" ironroot.skip\n"
+        ),
+        "{grub}"
+    );
+    let defaults = read(&disk, 1, "/etc/default/grub").0;
+    assert!(
+        defaults.contains("GRUB_CMDLINE_LINUX_DEFAULT=\"\"\n"),
+        "{defaults}"
+    );
+    assert!(
+        defaults.contains("GRUB_CMDLINE_LINUX=\"console=ttyS0 x=\\\"a&b\\\" ironroot.skip\"\n"),
+        "{defaults}"
+    );
+    check(&disk, 1, 24);
+    check(&disk, 25, 12);
+    // The table is whole, and the record says what is installed.
+    tool("sgdisk", &["-v", disk.arg()]);
+    assert_eq!(disk.bytes()[510..512], [0x55, 0xaa]);
+    let listed = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(
+        !listed.contains("/run/ironroot/installed"),
+        "nothing stays mounted"
+    );
+}
+
+/// After a failure: code, text, and a disk without LBA 0.
+#[track_caller]
+fn fails(image: &[u8], keys: &Value, more: &[(&str, Value)], code: i32, parts: &[&str]) {
+    let disk = LoopDevice::patterned(48);
+    install(image, &disk, keys, more).failed_with(code, parts);
+    assert!(disk.bytes()[..512].iter().all(|b| *b == 0), "LBA 0");
+    let listed = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(
+        !listed.contains("/run/ironroot/installed"),
+        "nothing stays mounted"
+    );
+}
+
+#[test]
+fn what_cannot_be_changed_leaves_a_disk_that_does_not_boot() {
+    let directory = tempfile::tempdir().unwrap();
+    let append = json!({ "kernelArguments": { "append": ["a"] } });
+    let root = directory.path().join("root");
+    write(&root, "etc/os-release", "ID=x\n");
+    std::fs::create_dir_all(root.join("srv")).unwrap();
+    let part = |number, at| Part {
+        number,
+        at,
+        size: 16,
+        kind: ROOT,
+        uuid: ROOT_UUID,
+        label: "root",
+        tree: &root,
+    };
+    let one = image(&[part(1, 1)]);
+    fails(
+        &one,
+        &append,
+        &[],
+        14,
+        &["no boot loader entries", "leave out `disk.kernelArguments`"],
+    );
+    let two = image(&[part(1, 1), part(2, 18)]);
+    fails(
+        &two,
+        &append,
+        &[],
+        14,
+        &["partitions 1 and 2 both hold a system"],
+    );
+    let files = json!({ "files": [{ "path": "/srv", "contents": "x" }] });
+    fails(&one, &files, &[], 14, &["it is no file"]);
+    let empty = directory.path().join("empty");
+    std::fs::create_dir_all(&empty).unwrap();
+    let none = image(&[Part {
+        tree: &empty,
+        ..part(1, 1)
+    }]);
+    fails(
+        &none,
+        &files,
+        &[],
+        14,
+        &["root was not found", "partition 1 holds no system"],
+    );
+    let too_much = json!({ "files": [{ "path": "/big", "contents": "x".repeat(3 << 20) }] });
+    let full = image(&[Part {
+        size: 2,
+        ..part(1, 1)
+    }]);
+    fails(&full, &too_much, &[], 14, &["/big", "No space left"]);
+}
+
+#[test]
+fn an_ignition_config_is_where_coreos_looks_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, boot) = (directory.path().join("root"), directory.path().join("boot"));
+    std::fs::create_dir_all(root.join("ostree/deploy")).unwrap();
+    write(&boot, "ignition.firstboot", "");
+    write(
+        &boot,
+        "loader.1/entries/ostree-1.conf",
+        "title A\nversion 1\noptions root=UUID=x ignition.platform.id=metal\nlinux /v\n",
+    );
+    symlink("loader.1", boot.join("loader")).unwrap();
+    let image = image(&[
+        Part {
+            number: 3,
+            at: 1,
+            size: 12,
+            kind: LINUX,
+            uuid: BOOT_UUID,
+            label: "boot",
+            tree: &boot,
+        },
+        Part {
+            number: 4,
+            at: 13,
+            size: 16,
+            kind: ROOT,
+            uuid: ROOT_UUID,
+            label: "root",
+            tree: &root,
+        },
+    ]);
+    let config = r#"{"ignition":{"version":"3.4.0"},"passwd":{"users":[{"name":"core"}]}}"#;
+    let server = FaultServer::start(move |request| {
+        ok(if request.target.contains("bad") {
+            b"variant: fcos".as_slice()
+        } else {
+            config.as_bytes()
+        })
+    });
+    let keys = json!({ "kernelArguments": { "append": ["console=ttyS0"] } });
+    let disk = LoopDevice::patterned(40);
+    let ignition = |path: &str| [("/ignition", json!({ "url": server.url(path) }))];
+    install(&image, &disk, &keys, &ignition("/good.ign")).succeeded();
+    let (text, mode) = read(&disk, 1, "/ignition/config.ign");
+    assert!(text.contains(config), "{text}");
+    assert_eq!(mode, "0600");
+    let entry = read(&disk, 1, "/loader.1/entries/ostree-1.conf").0;
+    assert!(
+        entry.contains(
+            "options root=UUID=x ignition.platform.id=metal console=ttyS0 ironroot.skip\n"
+        ),
+        "{entry}"
+    );
+    check(&disk, 1, 12);
+
+    // Nothing has been written when the config turns out to be none.
+    let disk = LoopDevice::patterned(40);
+    install(&image, &disk, &json!({}), &ignition("/bad.ign"))
+        .failed_with(10, &["no Ignition config", "butane"]);
+    support::verdict::assert_pattern(&disk);
+    // An image without a place for it.
+    let plain = debian(&directory.path().join("debian"));
+    fails(
+        &plain,
+        &json!({}),
+        &ignition("/good.ign"),
+        14,
+        &["no place on its disk where Ignition looks"],
+    );
+}
