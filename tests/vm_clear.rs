@@ -34,6 +34,7 @@ const MODULES: &[&str] = &[
     "vfat",
     "nls_cp437",
     "nls_ascii",
+    "efivarfs",
 ];
 
 /// First MiB and length in MiB of the target's old partitions; the image covers none of them.
@@ -99,6 +100,7 @@ fn program(root: &Path, name: &str) {
 fn initrd(folder: &Path, script: &str) -> PathBuf {
     let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab/kernel");
     let root = folder.join("initrd");
+    fs::create_dir_all(&root).unwrap();
     small_system::busybox(&root);
     small_system::ironroot(&root);
     for name in ["mdadm", "lvm", "cryptsetup", "make-bcache"] {
@@ -169,6 +171,36 @@ fn disk(folder: &Path, name: &str, mib: usize, partitions: &[(usize, usize)]) ->
         run("sgdisk", &["--new", &place, path.to_str().unwrap()]);
     }
     path
+}
+
+/// Boots the kernel with `archive` until the end of its script; what the console said.
+fn boot(folder: &tempfile::TempDir, archive: &Path, more: &[String]) -> String {
+    let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab/kernel/vmlinuz");
+    assert!(kernel.exists(), "run scripts/lab kernel first");
+    let log = folder.path().join("console.log");
+    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu/run"))
+        .arg("--kernel")
+        .arg(&kernel)
+        .arg("--initrd")
+        .arg(archive)
+        .arg("--append=console=ttyS0 quiet panic=10")
+        .args(more)
+        .arg(format!("--serial-log={}", log.display()))
+        .args(["--net=none", "--memory=768", "--timeout=280", "--quiet"])
+        .args(["--no-reboot", "--fail-on=Kernel panic|STUCK"])
+        .args(["--until=THE END", "--wait-end"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let console = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).replace('\r', "");
+    println!("{console}");
+    assert!(
+        output.status.success(),
+        "{}\n{}\n{console}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    console
 }
 
 const SCRIPT: &str = r#"#!/bin/sh
@@ -242,45 +274,17 @@ sleep 100
 
 #[test]
 fn what_nobody_uses_is_taken_down_and_the_other_disk_keeps_its_own() {
-    let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab/kernel/vmlinuz");
-    assert!(kernel.exists(), "run scripts/lab kernel first");
     let folder = tempfile::tempdir().unwrap();
     let target = disk(folder.path(), "target.raw", 224, &OLD);
     let other = disk(folder.path(), "other.raw", 96, &[(4, 32), (40, 32)]);
     let archive = initrd(folder.path(), SCRIPT);
-    let log = folder.path().join("console.log");
-    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu/run"))
-        .arg("--kernel")
-        .arg(&kernel)
-        .arg("--initrd")
-        .arg(&archive)
-        .arg("--append=console=ttyS0 quiet panic=10")
-        .arg(format!(
-            "--disk={},bus=virtio,serial=target",
-            target.display()
-        ))
-        .arg(format!(
-            "--disk={},bus=virtio,serial=other",
-            other.display()
-        ))
-        .arg(format!("--serial-log={}", log.display()))
-        .args(["--net=none", "--memory=768", "--timeout=280", "--quiet"])
-        .args([
-            "--no-reboot",
-            "--fail-on=Kernel panic|STUCK",
-            "--until=THE END",
-            "--wait-end",
-        ])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let console = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).replace('\r', "");
-    println!("{console}");
-    assert!(
-        output.status.success(),
-        "{}\n{}\n{console}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
+    let console = boot(
+        &folder,
+        &archive,
+        &[
+            format!("--disk={},bus=virtio,serial=target", target.display()),
+            format!("--disk={},bus=virtio,serial=other", other.display()),
+        ],
     );
     let part = |name: &str| -> &str {
         let (_, rest) = console
@@ -379,4 +383,88 @@ fn what_nobody_uses_is_taken_down_and_the_other_disk_keeps_its_own() {
             "{start}"
         );
     }
+}
+
+const FIRMWARE: &str = r#"#!/bin/sh
+export PATH=/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t tmpfs run /run
+@LOAD@
+VARS=/sys/firmware/efi/efivars
+GLOBAL=8be4df61-93ca-11d2-aa0d-00e098032b8c
+mount -t efivarfs efivarfs $VARS
+for name in Boot0A01 Boot0A02 Boot0A03 BootOrder; do
+    cat /variables/$name >$VARS/$name-$GLOBAL
+done
+for round in first second third; do
+    echo "== $round"
+    /ironroot install --config /none.json 2>&1
+    echo "exit $?"
+    echo "next: $(busybox od -An -tx1 $VARS/BootNext-$GLOBAL)"
+    echo "noted: $(ls $VARS | grep Ironroot)"
+done
+echo "THE END"
+poweroff -f
+sleep 100
+"#;
+
+#[test]
+fn policy_none_tells_real_firmware_to_boot_the_disk_and_does_so_once() {
+    use ironroot::host::load_option::{EspLocation, encode};
+    let folder = tempfile::tempdir().unwrap();
+    let variables = folder.path().join("initrd/variables");
+    fs::create_dir_all(&variables).unwrap();
+    let variable = |name: &str, value: &[u8]| {
+        fs::write(variables.join(name), [&[7, 0, 0, 0], value].concat()).unwrap();
+    };
+    // The network's entry goes first: a network interface by its MAC address.
+    let mut network = vec![1, 0, 0, 0, 41, 0, b'N', 0, 0, 0, 3, 11, 37, 0];
+    network.extend([0; 33]);
+    network.extend([0x7f, 0xff, 4, 0]);
+    variable("Boot0A01", &network);
+    for (name, description) in [("Boot0A02", "debian"), ("Boot0A03", "another")] {
+        let esp = EspLocation {
+            partition_number: 1,
+            start_lba: 2048,
+            size_lba: 4096,
+            partuuid: "00000000-0000-0000-0000-0000000000aa".to_owned(),
+        };
+        let option = encode(&esp, description, "\\EFI\\BOOT\\BOOTX64.EFI").unwrap();
+        variable(name, &option);
+    }
+    variable("BootOrder", &[1, 0x0a, 2, 0x0a, 3, 0x0a]);
+    let config =
+        r#"{ "apiVersion": "ironroot.dev/v1alpha1", "kind": "BootConfig", "bootPolicy": "None" }"#;
+    fs::write(folder.path().join("initrd/none.json"), config).unwrap();
+    let archive = initrd(folder.path(), FIRMWARE);
+    let vars = folder.path().join("vars.fd");
+    let more = [
+        "--firmware=uefi".to_owned(),
+        format!("--vars={}", vars.display()),
+    ];
+    let console = boot(&folder, &archive, &more);
+    let round = |name: &str| {
+        let (_, rest) = console.split_once(&format!("== {name}\n")).unwrap();
+        rest.split_once("\n== ").map_or(rest, |(part, _)| part)
+    };
+    for name in ["first", "third"] {
+        let text = round(name);
+        for wanted in [
+            "Boot0A02 \"debian\" next, once",
+            "exit 0",
+            // Attributes, then the number.
+            "next:  07 00 00 00 02 0a",
+            "noted: IronrootDiskTried-fb29877e-e25b-4497-8ab6-85504c45f96a",
+        ] {
+            assert!(text.contains(wanted), "{name}: {wanted:?}\n{console}");
+        }
+    }
+    let text = round("second");
+    assert!(
+        text.contains("park") && text.contains("exit 0"),
+        "{console}"
+    );
+    assert!(text.ends_with("noted: "), "{console}");
 }
