@@ -235,7 +235,7 @@ pub struct Disk {
 pub struct Select {
     /// Serial number, exactly.
     pub serial: Option<String>,
-    /// World wide name, exactly.
+    /// World wide name, exactly, as sysfs (`naa.…`, `eui.…`) or udev (`0x…`) writes it.
     pub wwn: Option<String>,
     /// Model; `*` and `?` match as in a shell.
     pub model: Option<String>,

@@ -91,6 +91,8 @@ pub fn install(
     // Who installs at each network boot must not come back by itself: without BootNext that is a loop.
     let repeats =
         request.policy == BootPolicy::NetworkBootAlways || install.record == RecordPolicy::Skip;
+    let replaced = disk.table.partitions().iter();
+    let replaced = replaced.map(|p| p.partuuid.clone()).collect();
     let start = match request.then {
         Then::Boot => Some(Start::Root),
         Then::Kexec => Some(Start::Kexec),
@@ -100,7 +102,7 @@ pub fn install(
     let mut efi = install.efi;
     efi.boot_next &= start.is_none() || !repeats;
     let repeats_now = repeats && start.is_none();
-    steps.extend(boot_entry(efi, facts, None, repeats_now));
+    steps.extend(boot_entry(efi, facts, None, replaced, repeats_now));
     let told = facts.machine.firmware == Firmware::Uefi && efi.boot_next;
     let hand = match handoff(request.then) {
         Handoff::Reboot if repeats && !told => Handoff::Park {
@@ -130,7 +132,10 @@ pub fn take(
         return Ok((vec![Step::LockDisk { target }], vec![]));
     }
     let Teardown { devices, notes } = teardown::plan(disk, facts)?;
-    let mut steps = vec![Step::LockStack { target }];
+    let mut steps = vec![Step::LockStack {
+        target,
+        devices: devices.clone(),
+    }];
     steps.extend(devices.into_iter().map(|device| Step::TakeDown { device }));
     steps.push(Step::ClaimDisk);
     Ok((steps, notes))
@@ -234,7 +239,8 @@ pub fn boot_installed(
         Then::Reboot if !told => Some(Start::Kexec),
         Then::Reboot | Then::PowerOff | Then::Park => None,
     };
-    let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), start.is_none())
+    let required = start.is_none();
+    let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), vec![], required)
         .into_iter()
         .collect();
     steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start)));
@@ -302,13 +308,20 @@ fn start_installed(facts: &Facts, target: &Target, start: Start) -> Option<Step>
     })
 }
 
-fn boot_entry(efi: Efi, facts: &Facts, esp: Option<Esp>, required: bool) -> Option<Step> {
+fn boot_entry(
+    efi: Efi,
+    facts: &Facts,
+    esp: Option<Esp>,
+    replaced: Vec<String>,
+    required: bool,
+) -> Option<Step> {
     let wanted = efi.entry || efi.boot_next;
     match facts.machine.firmware {
         Firmware::Uefi if wanted => Some(Step::BootEntry {
             efi,
             description: "ironroot".to_owned(),
             esp,
+            replaced,
             required,
         }),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => None,

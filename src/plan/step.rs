@@ -127,10 +127,13 @@ pub enum Step {
         /// The target.
         target: Target,
     },
-    /// Lock the target while something still stands on it: nobody builds on it anew meanwhile.
+    /// Lock the target while something still stands on it, so that nobody builds on it anew meanwhile, and make
+    /// sure that nobody uses what stands there.
     LockStack {
         /// The target.
         target: Target,
+        /// All that will be taken down.
+        devices: Vec<Standing>,
     },
     /// Take down a device that stands on the target and that nobody uses.
     TakeDown {
@@ -221,6 +224,8 @@ pub enum Step {
         description: String,
         /// The ESP, where it is known before anything is written (a disk that is installed already).
         esp: Option<Esp>,
+        /// PARTUUIDs of the disk's old partitions: entries of ours for these start nothing any more.
+        replaced: Vec<String>,
         /// Whether the run fails without it: a machine that only reboots would come back over the network
         /// for ever.
         required: bool,
@@ -511,16 +516,18 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::LockDisk { target } => write!(f, "lock disk {target}"),
-            Step::LockStack { target } => {
-                write!(f, "lock disk {target}, on which something stands")
-            }
-            Step::TakeDown { device } => write!(
+            Step::LockStack { target, devices } => write!(
                 f,
-                "take down {} ({}, {}), which nobody uses",
-                printable(&device.what),
-                printable(&device.device),
-                device.dev
+                "lock disk {target}, and see that nobody uses the {} that stand on it",
+                devices.len()
             ),
+            Step::TakeDown { device } => {
+                let (what, name) = (printable(&device.what), printable(&device.device));
+                if device.dev == DevNum::default() {
+                    return write!(f, "take down {what} ({name})");
+                }
+                write!(f, "take down {what} ({name}, {})", device.dev)
+            }
             Step::ClaimDisk => f.write_str("claim the disk, on which nothing stands any more"),
             Step::WipeDisk { method, spans } => write!(
                 f,

@@ -27,7 +27,10 @@ pub fn matches(select: &Select, disk: &Disk) -> bool {
             .is_none_or(|w| have.as_deref().is_some_and(|h| h.trim() == w.trim()))
     };
     exact(serial, &disk.serial)
-        && exact(wwn, &disk.wwn)
+        && wwn.as_ref().is_none_or(|w| {
+            let have = disk.wwn.as_deref().map(bare_wwn);
+            have.is_some_and(|have| have == bare_wwn(w))
+        })
         && exact(vendor, &disk.vendor)
         && exact(hctl, &disk.hctl)
         && model
@@ -41,6 +44,21 @@ pub fn matches(select: &Select, disk: &Disk) -> bool {
                 .chain(&disk.links)
                 .any(|have| glob(p, &have.to_string_lossy()))
         })
+}
+
+/// A world wide name without what says how it is written: sysfs has `naa.5000…` and `eui.0025…`, udev and lsblk
+/// `0x5000…`, the links below /dev/disk/by-id `wwn-0x5000…` and `nvme-eui.0025…`.
+fn bare_wwn(text: &str) -> String {
+    let lower = text.trim().to_lowercase();
+    let named = ["wwn-", "nvme-"]
+        .iter()
+        .find_map(|prefix| lower.strip_prefix(prefix))
+        .unwrap_or(&lower);
+    ["0x", "naa.", "eui."]
+        .iter()
+        .find_map(|prefix| named.strip_prefix(prefix))
+        .unwrap_or(named)
+        .to_owned()
 }
 
 /// `*` and `?` as in a shell.
@@ -295,4 +313,35 @@ pub fn obstacle(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Refu
     disk.read_only.then(|| Refusal::ReadOnly {
         disk: disk.name.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_world_wide_name_in_any_spelling() {
+        let disk = |wwn: &str| Disk {
+            wwn: Some(wwn.to_owned()),
+            ..Disk::default()
+        };
+        let select = |wwn: &str| Select {
+            wwn: Some(wwn.to_owned()),
+            ..Select::default()
+        };
+        for (have, wanted, right) in [
+            ("naa.5000c500a1b2c3d4", "naa.5000c500a1b2c3d4", true),
+            ("naa.5000c500a1b2c3d4", "0x5000C500A1B2C3D4", true),
+            ("naa.5000c500a1b2c3d4", "wwn-0x5000c500a1b2c3d4", true),
+            ("naa.5000c500a1b2c3d4", "5000c500a1b2c3d4", true),
+            ("naa.5000c500a1b2c3d4", "0x5000c500a1b2c3d", false),
+            ("eui.002538a121b0a3f1", "nvme-eui.002538a121b0a3f1", true),
+            ("eui.002538a121b0a3f1", "eui.002538a121b0a3f2", false),
+            ("t10.ATA x y", "t10.ATA x y", true),
+        ] {
+            assert_eq!(matches(&select(wanted), &disk(have)), right, "{wanted}");
+        }
+        assert!(!matches(&select("0x1"), &Disk::default()));
+        assert!(!matches(&select(""), &Disk::default()));
+    }
 }

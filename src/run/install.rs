@@ -106,10 +106,14 @@ impl Stage {
         }
     }
 
-    /// Locks the target, on which something stands.
-    pub fn lock_stack(self, target: &Target) -> Result<Stage> {
+    /// Locks the target, on which `devices` stand: nothing is taken down while one of them is in use.
+    pub fn lock_stack(self, target: &Target, devices: &[Standing]) -> Result<Stage> {
         match self {
-            Stage::Idle => Ok(Stage::Stacked(LockedDisk::open(target)?)),
+            Stage::Idle => {
+                let disk = LockedDisk::open(target)?;
+                teardown::must_be_unused(devices)?;
+                Ok(Stage::Stacked(disk))
+            }
             other => Err(other.out_of_order("lockStack")),
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod boot;
 pub mod bulk;
+pub mod default_loader;
 pub mod efi;
 pub mod flow;
 pub mod grow;
@@ -248,7 +249,7 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
-        Step::LockStack { target } => stage.lock_stack(target),
+        Step::LockStack { target, devices } => stage.lock_stack(target, devices),
         Step::TakeDown { device } => stage.take_down(device),
         Step::ClaimDisk => stage.claim(),
         Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
@@ -314,23 +315,24 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             efi,
             description,
             esp,
+            replaced,
             required: _,
         } => {
-            let installed = match &stage {
+            let (installed, disk) = match &stage {
                 Stage::Complete(disk, done) => {
-                    disk_root::esp_in(done.layout.table.partitions(), disk.target().sector)
+                    let table = done.layout.table.partitions();
+                    (disk_root::esp_in(table, disk.target().sector), Some(disk))
                 }
-                _ => None,
+                _ => (None, None),
             };
-            let esp = installed.as_ref().or(esp.as_ref());
-            let result = boot::entry(
-                machine.root,
-                machine.arch,
-                *efi,
+            let wanted = boot::Wanted {
+                efi: *efi,
                 description,
-                esp,
-                machine.reporter,
-            );
+                arch: machine.arch,
+                esp: installed.as_ref().or(esp.as_ref()),
+                replaced,
+            };
+            let result = boot::entry(machine.root, &wanted, disk, machine.reporter);
             tolerate(result, step, machine.reporter)?;
             Ok(stage)
         }
