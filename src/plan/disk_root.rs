@@ -6,8 +6,8 @@ use super::layout::Shape;
 use super::refusal::{Refusal, summary};
 use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, keep, memory_root, target};
-use crate::config::request::{DiskInstall, Request, Then};
+use super::{Plan, clear, keep, memory_root, preserve, target};
+use crate::config::request::{DiskInstall, Named, Request, Then};
 use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
 use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
@@ -72,6 +72,7 @@ pub fn install(
         },
         Step::WriteMark { record },
     ]);
+    let kept_now = kept.clone();
     let spared = clear::spared(disk, &kept);
     if !kept.is_empty() {
         steps.push(Step::ReplaceTable { kept, first });
@@ -81,7 +82,13 @@ pub fn install(
         remember: install.image.verify_disk,
     });
     steps.extend(read_back);
-    steps.extend(work_on_partitions(&shape, install));
+    let lasting = preserve::lasting::decide(request, facts, disk, &kept_now, &shape.add)?;
+    notes.extend(lasting.notes);
+    let keep_paths = (!lasting.bindings.is_empty()).then_some(Step::KeepPaths {
+        sources: lasting.sources,
+        bindings: lasting.bindings,
+    });
+    steps.extend(work_on_partitions(&shape, install, keep_paths));
     steps.extend([
         Step::CommitHead {
             record: keep_record,
@@ -192,7 +199,7 @@ fn shape(
 }
 
 /// Between the verdict and the head: the partitions that are new or have grown, and the installed system.
-fn work_on_partitions(shape: &Shape, install: &DiskInstall) -> Vec<Step> {
+fn work_on_partitions(shape: &Shape, install: &DiskInstall, keep_paths: Option<Step>) -> Vec<Step> {
     let make = shape.add.iter().filter_map(|added| {
         Some(Step::MakeFilesystem {
             label: added.label.clone(),
@@ -205,12 +212,22 @@ fn work_on_partitions(shape: &Shape, install: &DiskInstall) -> Vec<Step> {
     let change = (!install.changes.is_empty()).then(|| Step::ChangeSystem {
         changes: Changes::of(&install.changes),
     });
-    let work: Vec<Step> = make.chain(grow).chain(change).collect();
+    let work: Vec<Step> = make.chain(grow).chain(change).chain(keep_paths).collect();
     // What was added without a file system has old content to lose all the same.
     if work.is_empty() && shape.add.is_empty() {
         return work;
     }
-    std::iter::once(Step::OpenPartitions)
+    let kept = match work.last() {
+        Some(Step::KeepPaths { sources, .. }) => sources
+            .iter()
+            .filter_map(|source| match source.on_target {
+                Some(Named::Number(number)) => Some(number),
+                Some(Named::Label(_)) | None => None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    std::iter::once(Step::OpenPartitions { kept })
         .chain(work)
         .chain([Step::ClosePartitions])
         .collect()

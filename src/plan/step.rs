@@ -189,7 +189,10 @@ pub enum Step {
     /// Read the body back from the disk and compare.
     ReadBack,
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
-    OpenPartitions,
+    OpenPartitions {
+        /// Numbers of kept partitions that are opened too.
+        kept: Vec<u32>,
+    },
     /// Change the installed system before it starts for the first time.
     ChangeSystem {
         /// What, without contents, which may be secrets.
@@ -206,6 +209,13 @@ pub enum Step {
     GrowFilesystem {
         /// The partition, as the config names it.
         partition: Named,
+    },
+    /// Make preserved paths ready, and have the installed system mount them at each of its boots.
+    KeepPaths {
+        /// Where they live.
+        sources: Vec<SourceDevice>,
+        /// What they are, parents first.
+        bindings: Vec<Binding>,
     },
     /// End that; all work on them is on the disk.
     ClosePartitions,
@@ -411,10 +421,11 @@ impl Step {
             Step::ClearDisk { .. } => "clearDisk",
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
-            Step::OpenPartitions => "openPartitions",
+            Step::OpenPartitions { .. } => "openPartitions",
             Step::ChangeSystem { .. } => "changeSystem",
             Step::MakeFilesystem { .. } => "makeFilesystem",
             Step::GrowFilesystem { .. } => "growFilesystem",
+            Step::KeepPaths { .. } => "keepPaths",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -444,6 +455,7 @@ impl Step {
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ChangeSystem { .. }
+            | Step::KeepPaths { .. }
             | Step::MakeFilesystem { .. }
             | Step::GrowFilesystem { .. }
             | Step::CommitHead { .. } => true,
@@ -455,7 +467,7 @@ impl Step {
             | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::ReadBack
-            | Step::OpenPartitions
+            | Step::OpenPartitions { .. }
             | Step::ClosePartitions
             | Step::RereadPartitions
             | Step::BootEntry { .. }
@@ -494,8 +506,9 @@ impl Step {
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
-            | Step::OpenPartitions
+            | Step::OpenPartitions { .. }
             | Step::ChangeSystem { .. }
+            | Step::KeepPaths { .. }
             | Step::MakeFilesystem { .. }
             | Step::GrowFilesystem { .. }
             | Step::ClosePartitions
@@ -587,7 +600,21 @@ impl fmt::Display for Step {
                 f.write_str("ERASE the disk with the image, its first MiB held back")
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
-            Step::OpenPartitions => f.write_str("open the partitions that were written"),
+            Step::OpenPartitions { kept } => {
+                f.write_str("open the partitions that were written")?;
+                for (i, number) in kept.iter().enumerate() {
+                    write!(
+                        f,
+                        "{}{number}",
+                        if i == 0 {
+                            ", and of those that are kept "
+                        } else {
+                            ", "
+                        }
+                    )?;
+                }
+                Ok(())
+            }
             Step::ChangeSystem { changes } => write!(f, "{changes}"),
             Step::MakeFilesystem { label, filesystem } => write!(
                 f,
@@ -596,6 +623,24 @@ impl fmt::Display for Step {
             ),
             Step::GrowFilesystem { partition } => {
                 write!(f, "grow the file system of partition {partition}")
+            }
+            Step::KeepPaths { sources, bindings } => {
+                f.write_str("in the installed system and its fstab:")?;
+                for source in sources {
+                    match (source.format, &source.on_target) {
+                        (Some(fs), _) => write!(f, " ERASE: make {} on ", fs.name())?,
+                        (None, _) => f.write_str(" open ")?,
+                    }
+                    match &source.on_target {
+                        Some(_) => write!(f, "{}", source.name)?,
+                        None => write!(f, "{source}")?,
+                    }
+                    write!(f, ", as source {} ({});", source.number, source.wanted)?;
+                }
+                for (i, binding) in bindings.iter().enumerate() {
+                    write!(f, "{} {binding}", if i == 0 { "" } else { ";" })?;
+                }
+                Ok(())
             }
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(

@@ -493,6 +493,7 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
         }
         // Otherwise a session leaves the disks alone.
         Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
+        Goal::Disk(_) if !request.preserve.is_empty() => host::probe_with_blanks(entrance.root)?,
         Goal::Disk(_) => host::probe(entrance.root)?,
     };
     facts.place = match entrance.role {

@@ -287,8 +287,8 @@ impl Stage {
     }
 
     /// Makes the kernel know the partitions of the table that is still in memory, so that their content can be
-    /// worked on: after the verdict, before the disk can boot.
-    pub fn open_partitions(self) -> Result<Stage> {
+    /// worked on: after the verdict, before the disk can boot. Of what is kept, only the partitions of `also`.
+    pub fn open_partitions(self, also: &[u32]) -> Result<Stage> {
         let Written {
             disk,
             mut head,
@@ -304,10 +304,10 @@ impl Stage {
             disk.zero(span)?;
         }
         head.forget_stale_backup();
-        // Nobody has to touch what is kept, nor to find an LVM or RAID in it.
+        // Nobody else has to touch what is kept, nor to find an LVM or RAID in it.
         let is_kept = |number| head.layout().kept.iter().any(|p| p.number == number);
         let mut places = partitions::places(&head.layout().table);
-        places.retain(|place| !is_kept(place.number));
+        places.retain(|place| !is_kept(place.number) || also.contains(&place.number));
         Ok(Stage::Working(Box::new(Working {
             shared: Shared::new(disk, &places)?,
             head,

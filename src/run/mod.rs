@@ -124,8 +124,9 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::ClearDisk { .. }
         | Step::WriteBody { .. }
         | Step::ReadBack
-        | Step::OpenPartitions
+        | Step::OpenPartitions { .. }
         | Step::ChangeSystem { .. }
+        | Step::KeepPaths { .. }
         | Step::MakeFilesystem { .. }
         | Step::GrowFilesystem { .. }
         | Step::ClosePartitions
@@ -265,7 +266,7 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
-        Step::OpenPartitions => stage.open_partitions(),
+        Step::OpenPartitions { kept } => stage.open_partitions(kept),
         Step::ChangeSystem { .. } => stage.work(step.name(), |working| {
             let system = installed::Installed::mount(
                 working.shared().nodes(),
@@ -282,6 +283,19 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         }),
         Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
             grow::file_system(working, machine.reporter)
+        }),
+        Step::KeepPaths { sources, bindings } => stage.work(step.name(), |working| {
+            let system = installed::Installed::mount(
+                working.shared().nodes(),
+                &working.layout().table,
+                machine.arch,
+                installed::Access::Change,
+                machine.reporter,
+            )?;
+            let table = &working.layout().table;
+            let nodes = working.shared().nodes();
+            installed::lasting::keep(&system, (table, nodes), sources, bindings, machine.reporter)?;
+            system.unmount()
         }),
         Step::ClosePartitions => stage.close_partitions(),
         Step::CommitHead { record } => {

@@ -147,11 +147,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
     let mut problems = Problems(Vec::new());
     unsupported::refuse(config, &mut problems);
     let nothing = config.boot_policy == wire::BootPolicy::None;
-    // With `disk` they are refused as a whole.
-    let preserve = match config.disk {
-        Some(_) => Vec::new(),
-        None => preserve::read(config, &mut problems),
-    };
+    let preserve = preserve::read(config, &mut problems);
     let goal = match (nothing, &config.disk, &config.memory) {
         (true, _, _) => Some(Goal::Nothing),
         (false, Some(_), Some(_)) => {

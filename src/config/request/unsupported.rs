@@ -12,7 +12,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         image: _,
         disk,
         memory: _,
-        preserve,
+        preserve: _,
         ignition,
         network,
         ca: _,
@@ -22,7 +22,6 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         on_failure: _,
         wait: _,
     } = config;
-    problems.unsupported("preserve", disk.is_some() && !preserve.is_empty());
     problems.unsupported("ignition", ignition.is_some() && disk.is_none());
     problems.unsupported("network", network.is_some());
     if let Some(disk) = disk {

@@ -37,6 +37,8 @@ pub struct Extended {
 pub struct Room<'a> {
     /// The partitions of the image.
     pub image: &'a [TablePartition],
+    /// How long the image is.
+    pub length: u64,
     /// Where the backup table begins.
     pub limit: u64,
 }
@@ -67,6 +69,9 @@ pub fn extend(
     }
     let from = room.image.iter().map(|p| extent(p).end).max();
     let kept: Vec<Extent> = shape.kept.iter().map(extent).collect();
+    // Behind all of the image, whose last partition may end before it does: else the same image would collide with
+    // what is kept the next time. What grows is in front of that, and what is added stands at the other end.
+    let from = from.max(grown.is_none().then_some(room.length));
     let within = Extent {
         start: from.unwrap_or_default().max(MIB),
         end: room.limit,

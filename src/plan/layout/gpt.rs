@@ -75,9 +75,10 @@ pub(super) fn adopt(
             Bytes(by_table),
         ));
     }
+    let length = length.exact.unwrap_or(length.at_least.max(Bytes(by_table)));
     let claim = Claim {
         partitions: &gpt.partitions,
-        length: length.exact.unwrap_or(length.at_least.max(Bytes(by_table))),
+        length,
         entries: array.count(),
         limit,
     };
@@ -98,6 +99,7 @@ pub(super) fn adopt(
     }
     let room = Room {
         image: &gpt.partitions,
+        length: length.0,
         limit,
     };
     let Extended { grown, added } = extend::extend(&mut array, room, shape, target)?;
