@@ -177,3 +177,40 @@ fn openrc_starts_as_init_itself_and_below_busybox() {
         assert!(console.contains("crashed=[]"), "{console}");
     }
 }
+
+/// A machine with two NUMA nodes, and a kernel with SELinux that has no policy yet, as it is when the new system starts.
+#[test]
+fn pages_come_from_all_numa_nodes_and_the_root_has_the_label_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = disk_with(folder.path(), "tiny.squashfs");
+    let words = r#"security=selinux selinux=1 gl.url=/dev/vda gl.live=1 ip=off init=/bin/sh -- -c "/bin/busybox cat /proc/self/mountinfo; /bin/busybox echo MOUNTS-SHOWN; /bin/busybox poweroff -f""#;
+    let console = Direct::new(&disk, words)
+        .run(&[
+            "--until=MOUNTS-SHOWN",
+            "--wait-end",
+            "--cpus=2",
+            "--qemu=-object",
+            "--qemu=memory-backend-ram,id=m0,size=256M",
+            "--qemu=-object",
+            "--qemu=memory-backend-ram,id=m1,size=256M",
+            "--qemu=-numa",
+            "--qemu=node,nodeid=0,cpus=0,memdev=m0",
+            "--qemu=-numa",
+            "--qemu=node,nodeid=1,cpus=1,memdev=m1",
+        ])
+        .good();
+    for place in ["image", "upper"] {
+        let place = format!(" /run/ironroot/{place} ");
+        let line = console.lines().find(|line| line.contains(&place));
+        let line = line.expect(&console);
+        assert!(line.contains("mpol=interleave:0-1"), "{line}");
+    }
+    let root = console
+        .lines()
+        .find(|line| line.contains(" / / ") && line.contains("overlay"))
+        .expect(&console);
+    assert!(
+        root.contains("rootcontext=system_u:object_r:root_t:s0"),
+        "{root}"
+    );
+}
