@@ -13,88 +13,18 @@ mod support;
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
-use support::disk_image::{MIB, sha256};
+use support::disk_image::sha256;
 use support::fault_server::{FaultServer, ok};
 use support::loop_device::{LoopDevice, tool};
 use support::program::{Config, Ended};
+use support::systems::{Part, check, image, read, write};
 
 const ROOT: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
 const LINUX: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 const ROOT_UUID: &str = "11111111-2222-4333-8444-555555555555";
 const BOOT_UUID: &str = "11111111-2222-4333-8444-666666666666";
-
-/// A partition: number, first MiB, MiB, type, and its file system.
-struct Part<'a> {
-    number: u32,
-    at: usize,
-    size: usize,
-    kind: &'a str,
-    uuid: &'a str,
-    label: &'a str,
-    tree: &'a Path,
-}
-
-/// A GPT image with these partitions, each an ext4 filled with a tree.
-fn image(parts: &[Part<'_>]) -> Vec<u8> {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("image");
-    let end = parts.iter().map(|p| p.at + p.size).max().unwrap();
-    let mut bytes = vec![0u8; (end + 1) * MIB];
-    std::fs::write(&file, &bytes).unwrap();
-    let mut script = "label: gpt\n".to_owned();
-    for part in parts {
-        script += &format!(
-            "p{} : start={}, size={}, type={}\n",
-            part.number,
-            part.at * 2048,
-            part.size * 2048,
-            part.kind
-        );
-    }
-    let script_file = directory.path().join("script");
-    std::fs::write(&script_file, script).unwrap();
-    let out = Command::new("sfdisk")
-        .args(["--quiet", "--no-reread", "--no-tell-kernel"])
-        .arg(&file)
-        .stdin(std::fs::File::open(&script_file).unwrap())
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "{out:?}");
-    let table = std::fs::read(&file).unwrap();
-    bytes.copy_from_slice(&table);
-    for part in parts {
-        let fs = directory.path().join("fs");
-        std::fs::write(&fs, vec![0u8; part.size * MIB]).unwrap();
-        tool(
-            "mke2fs",
-            &[
-                "-q",
-                "-F",
-                "-t",
-                "ext4",
-                "-U",
-                part.uuid,
-                "-L",
-                part.label,
-                "-d",
-                part.tree.to_str().unwrap(),
-                fs.to_str().unwrap(),
-            ],
-        );
-        let content = std::fs::read(&fs).unwrap();
-        bytes[part.at * MIB..][..content.len()].copy_from_slice(&content);
-    }
-    bytes
-}
-
-fn write(root: &Path, path: &str, text: &str) {
-    let path = root.join(path);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, text).unwrap();
-}
 
 const GRUB: &str = "set default=0\nmenuentry 'A' {\n\tlinux /vmlinuz-6.1 root=UUID=x ro quiet\n\tinitrd /initrd.img-6.1\n}\n";
 
@@ -156,27 +86,6 @@ fn install(image: &[u8], disk: &LoopDevice, keys: &Value, more: &[(&str, Value)]
         config = config.with(key, value.clone());
     }
     config.install(&[])
-}
-
-/// A file of the ext4 at `at` MiB of the disk, and its mode.
-fn read(disk: &LoopDevice, at: usize, path: &str) -> (String, String) {
-    let device = format!("{}?offset={}", disk.backing().display(), at * MIB);
-    let text = tool("debugfs", &["-R", &format!("cat {path}"), &device]);
-    let stat = tool("debugfs", &["-R", &format!("stat {path}"), &device]);
-    let mode = stat
-        .split("Mode:")
-        .nth(1)
-        .unwrap()
-        .split_whitespace()
-        .next()
-        .unwrap();
-    (text, mode.to_owned())
-}
-
-fn check(disk: &LoopDevice, at: usize, size: usize) {
-    let copy = disk.directory().join("fs");
-    std::fs::write(&copy, &disk.bytes()[at * MIB..][..size * MIB]).unwrap();
-    tool("e2fsck", &["-fn", copy.to_str().unwrap()]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod cmdline;
 pub mod gardenlinux;
+pub mod ignition;
 pub mod parse;
 pub mod quantity;
 pub mod request;

@@ -3,12 +3,13 @@
 //! To add a source: an arm in [`Source`], its place in [`locate`], and how its bytes are read in [`read`].
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
 use super::cmdline::Cmdline;
 use super::parse::{CONFIG_LIMIT, Problem};
-use super::{gardenlinux, parse, template, wire};
+use super::{gardenlinux, ignition, parse, template, wire};
 use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::host::Machine;
 use crate::stream::{Budget, Fetcher, KEY_DIRECTORY, Keyring, Location, SignedBy, check_config};
@@ -16,6 +17,12 @@ use crate::units::{Bytes, Digest, HashAlgorithm};
 
 /// The config that an image builder puts into the initrd.
 pub const INITRD_CONFIG: &str = "/etc/ironroot/config.json";
+
+/// An Ignition config holds files of the whole system.
+const IGNITION_LIMIT: Bytes = Bytes(16 << 20);
+
+/// How long an Ignition config is asked for where another source of the boot config is there.
+const IGNITION_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A place where a boot config is.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +35,13 @@ pub enum Source {
     Initrd(PathBuf),
     /// What Garden Linux's own kernel arguments stand for.
     GardenLinux(gardenlinux::Made),
+    /// A file entry of an Ignition config.
+    Ignition {
+        /// Where the Ignition config is.
+        location: Location,
+        /// What counts where it has no such entry.
+        otherwise: Option<Box<Source>>,
+    },
 }
 
 /// A boot config and where it came from.
@@ -49,7 +63,7 @@ impl Source {
     /// Whether the network must be up to read it.
     pub fn needs_network(&self) -> bool {
         match self {
-            Source::Named(location) => location.is_remote(),
+            Source::Named(location) | Source::Ignition { location, .. } => location.is_remote(),
             Source::Data(_) | Source::Initrd(_) | Source::GardenLinux(_) => false,
         }
     }
@@ -61,11 +75,15 @@ impl Source {
             Source::Data(_) => "a data: URL".to_owned(),
             Source::Initrd(path) => path.display().to_string(),
             Source::GardenLinux(_) => "gl.url= on the kernel command line".to_owned(),
+            Source::Ignition { location, .. } => {
+                format!("{} of the Ignition config {location}", ignition::PATH)
+            }
         }
     }
 }
 
-/// Finds the source: `given` (a flag), else `ironroot.config=`, else the initrd's own config below `root`.
+/// Finds the source: `given` (a flag), else `ironroot.config=`, else `ignition.config.url=`, else the initrd's own
+/// config below `root`, else `gl.url=`.
 pub fn locate(
     given: Option<&str>,
     cmdline: &Cmdline,
@@ -79,24 +97,34 @@ pub fn locate(
         return named(text, machine);
     }
     let initrd = root.join(INITRD_CONFIG.trim_start_matches('/'));
-    if initrd.exists() {
-        return Ok(Source::Initrd(initrd));
+    let other = if initrd.exists() {
+        Some(Source::Initrd(initrd))
+    } else {
+        gardenlinux::config(cmdline, root)?.map(Source::GardenLinux)
+    };
+    if let Some(text) = cmdline.get("ignition.config.url") {
+        return Ok(Source::Ignition {
+            location: ignition_url(text, cmdline, machine)?,
+            otherwise: other.map(Box::new),
+        });
     }
-    if let Some(made) = gardenlinux::config(cmdline, root)? {
-        return Ok(Source::GardenLinux(made));
-    }
-    if cmdline.has("ignition.config.url") {
-        return Err(Failure::new(
+    other.ok_or_else(|| {
+        Failure::new(
             Class::Config,
-            "a boot config by ignition.config.url= is not supported in this version",
+            format!("no boot config: no ironroot.config=, ignition.config.url= or gl.url= on the kernel command line, no {INITRD_CONFIG} in the initrd"),
         )
-        .hint("give ironroot.config= on the kernel command line"));
-    }
-    Err(Failure::new(
-        Class::Config,
-        format!("no boot config: no ironroot.config= and no gl.url= on the kernel command line, no {INITRD_CONFIG} in the initrd"),
-    )
-    .hint("add ironroot.config=http://…/config.json to the kernel command line"))
+        .hint("add ironroot.config=http://…/config.json to the kernel command line")
+    })
+}
+
+/// IronCore's images append the machine's UUID to a URL that is the same for all machines.
+fn ignition_url(text: &str, cmdline: &Cmdline, machine: &Machine) -> Result<Location> {
+    let append = cmdline.get("ignition.config.url.append.uuid");
+    let text = match append {
+        Some("true" | "1" | "yes") => format!("{}/${{uuid}}", text.trim_end_matches('/')),
+        None | Some(_) => text.to_owned(),
+    };
+    template::fill(&text, machine)?.parse()
 }
 
 fn named(text: &str, machine: &Machine) -> Result<Source> {
@@ -132,7 +160,33 @@ pub fn load(
     if !keys.is_empty() && is_on_the_command_line(source) {
         return Err(unsigned_data());
     }
-    let text = read(source, fetcher, budget)?;
+    if !keys.is_empty() && matches!(source, Source::Ignition { .. }) {
+        return Err(Failure::new(
+            Class::Integrity,
+            format!(
+                "{KEY_DIRECTORY} has keys, and {} cannot be signed",
+                source.origin()
+            ),
+        )
+        .hint("give ironroot.config= with the URL of a signed boot config"));
+    }
+    let text = match (read(source, fetcher, budget)?, source) {
+        (Some(text), _) => text,
+        (
+            None,
+            Source::Ignition {
+                otherwise: Some(other),
+                ..
+            },
+        ) => return load(other, fetcher, budget, expected, keys),
+        (None, _) => {
+            return Err(Failure::new(
+                Class::Config,
+                format!("no boot config: there is no file entry {}", source.origin()),
+            )
+            .hint("add the entry with the boot config as a data: URL, or give ironroot.config="));
+        }
+    };
     let origin = source.origin();
     let digest = Digest::from_bytes(HashAlgorithm::Sha256, &Sha256::digest(&text));
     if let Some(expected) = expected {
@@ -154,7 +208,11 @@ pub fn load(
         Source::Named(location) if !keys.is_empty() => {
             Some(check_config(fetcher, keys, location, &text, budget)?)
         }
-        Source::Named(_) | Source::Data(_) | Source::Initrd(_) | Source::GardenLinux(_) => None,
+        Source::Named(_)
+        | Source::Data(_)
+        | Source::Initrd(_)
+        | Source::GardenLinux(_)
+        | Source::Ignition { .. } => None,
     };
     let config = parse::parse(&text).map_err(|problems| refuse(&origin, &problems))?;
     Ok(Loaded {
@@ -170,7 +228,7 @@ fn is_on_the_command_line(source: &Source) -> bool {
     match source {
         Source::Data(_) => true,
         Source::GardenLinux(made) => !made.of_initrd,
-        Source::Named(_) | Source::Initrd(_) => false,
+        Source::Named(_) | Source::Initrd(_) | Source::Ignition { .. } => false,
     }
 }
 
@@ -184,11 +242,37 @@ fn unsigned_data() -> Failure {
     )
 }
 
-fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<u8>> {
-    match source {
+/// The document; `None` for an Ignition config without one.
+fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Option<Vec<u8>>> {
+    let text = match source {
         Source::Named(location) => {
             let limit = Bytes(u64::try_from(CONFIG_LIMIT).unwrap_or(u64::MAX));
-            fetcher.get_small(location, &[], limit, budget)
+            fetcher.get_small(location, &[], limit, budget)?
+        }
+        Source::Ignition {
+            location,
+            otherwise,
+        } => {
+            // Something else to go on with: a server without an Ignition config for this machine (404, or a connection
+            // that it drops) does not hold it for the whole time that retries may take.
+            let mut short = Budget::new(IGNITION_PATIENCE.min(budget.remaining()));
+            let budget = if otherwise.is_some() {
+                &mut short
+            } else {
+                budget
+            };
+            let answer = fetcher.get_small(location, &[], IGNITION_LIMIT, budget);
+            let document = match (answer, otherwise) {
+                (Ok(document), _) => document,
+                (Err(failure), Some(_)) if failure.class() == Class::Network => {
+                    log::warn!("{}; going on without it", crate::error::chain(&failure));
+                    return Ok(None);
+                }
+                (Err(failure), _) => return Err(failure),
+            };
+            return ignition::entry(&document).map_err(|why| {
+                Failure::new(Class::Config, format!("Ignition config {location}: {why}"))
+            });
         }
         Source::Data(text) => {
             let wrong = |what: String| {
@@ -199,9 +283,9 @@ fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<u
                 .hint("write data:application/json;base64,…")
             };
             let url = data_url::DataUrl::process(text).map_err(|e| wrong(format!("{e:?}")))?;
-            Ok(url.decode_to_vec().map_err(|e| wrong(format!("{e:?}")))?.0)
+            url.decode_to_vec().map_err(|e| wrong(format!("{e:?}")))?.0
         }
-        Source::GardenLinux(made) => Ok(made.text.clone()),
+        Source::GardenLinux(made) => made.text.clone(),
         Source::Initrd(path) => {
             let length = std::fs::metadata(path).map(|m| m.len()).unwrap_or_default();
             if length > CONFIG_LIMIT as u64 {
@@ -212,9 +296,10 @@ fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Vec<u
             }
             std::fs::read(path).context(Class::Config, || {
                 format!("reading boot config {}", path.display())
-            })
+            })?
         }
-    }
+    };
+    Ok(Some(text))
 }
 
 /// One failure for all problems of a config.
@@ -253,7 +338,6 @@ mod tests {
     use super::*;
     use crate::report::Reporter;
     use crate::stream::{FetchOptions, SignatureKind};
-    use std::time::Duration;
 
     const TEXT: &str =
         r#"{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","bootPolicy":"None"}"#;
@@ -297,6 +381,66 @@ mod tests {
             failure.to_string().contains("ironroot.config=")
                 && failure.to_string().contains(INITRD_CONFIG)
         );
+    }
+
+    #[test]
+    fn an_ignition_config_carries_it_in_a_file_entry_and_something_else_counts_without_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.ign");
+        let percent = TEXT.replace('"', "%22");
+        let entry = format!(
+            r#"{{"ignition":{{"version":"3.4.0"}},"storage":{{"files":[{{"path":"/ironroot/config","contents":{{"source":"data:,{percent}"}}}}]}}}}"#
+        );
+        let line = format!(
+            "ignition.config.url={} gl.url=http://h/x.squashfs gl.ovl=/:tmpfs",
+            path.display()
+        );
+        let at = |line: &str| {
+            let machine = Machine {
+                uuid: Some("a-b".into()),
+                ..Machine::default()
+            };
+            locate(None, &Cmdline::parse(line), folder.path(), &machine).unwrap()
+        };
+        std::fs::write(&path, &entry).unwrap();
+        let found = loaded(&at(&line), None).unwrap();
+        assert_eq!(found.text, TEXT.as_bytes());
+        assert!(
+            found
+                .origin
+                .starts_with("/ironroot/config of the Ignition config"),
+            "{}",
+            found.origin
+        );
+        std::fs::write(&path, r#"{"ignition":{"version":"3.4.0"}}"#).unwrap();
+        assert!(
+            loaded(&at(&line), None)
+                .unwrap()
+                .origin
+                .starts_with("gl.url=")
+        );
+        let alone = line.split_whitespace().next().unwrap();
+        let failure = loaded(&at(alone), None).unwrap_err();
+        assert!(
+            failure
+                .to_string()
+                .contains("no file entry /ironroot/config"),
+            "{failure}"
+        );
+        std::fs::write(&path, "oops").unwrap();
+        assert!(
+            loaded(&at(&line), None)
+                .unwrap_err()
+                .to_string()
+                .contains("no JSON")
+        );
+
+        let Source::Ignition { location, .. } =
+            at("ignition.config.url=http://h/ignition ignition.config.url.append.uuid=true")
+        else {
+            panic!("another source");
+        };
+        assert_eq!(location.to_string(), "http://h/ignition/a-b");
     }
 
     #[test]

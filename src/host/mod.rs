@@ -12,6 +12,7 @@ pub mod load_option;
 pub mod machine;
 pub mod named;
 mod order;
+pub mod seed;
 pub mod signatures;
 mod sysfs;
 pub mod tables;
@@ -55,6 +56,7 @@ pub fn without_disks(root: &Path) -> Facts {
         place: Place::default(),
         waited: false,
         init: None,
+        seed: seed::Seed::default(),
         now: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
@@ -77,6 +79,8 @@ pub struct Facts {
     pub waited: bool,
     /// `init=` of the kernel command line.
     pub init: Option<String>,
+    /// What new GUIDs are made of: the planner has no randomness of its own.
+    pub seed: seed::Seed,
     /// Seconds since 1970, for the record: the planner has no clock of its own.
     pub now: u64,
 }

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use super::layout::Shape;
 use super::refusal::{Refusal, summary};
 use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, memory_root, target};
-use crate::config::request::{DiskInstall, Request, Then};
+use super::{Plan, clear, keep, memory_root, preserve, target};
+use crate::config::request::{DiskInstall, Named, Request, Then};
 use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
+use crate::host::tables::TablePartition;
 use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, MIB, SectorSize};
@@ -26,7 +28,14 @@ pub fn install(
     if let Some(refusal) = target::obstacle(disk, install.overwrite, facts) {
         return Err(refusal);
     }
-    may_overwrite(install.overwrite, disk, &identity)?;
+    let decision = keep::decide(&install.keep, disk);
+    let kept = decision.as_ref().map_or(&[][..], |d| d.kept.as_slice());
+    may_overwrite(install.overwrite, disk, &identity, kept)?;
+    let keep::Decision {
+        kept,
+        first,
+        mut notes,
+    } = decision?;
     if disk.size < SMALLEST_DISK {
         return Err(Refusal::TooSmall {
             disk: disk.name.clone(),
@@ -44,8 +53,10 @@ pub fn install(
         time: facts.now,
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
+    let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
     let read_back = install.image.verify_disk.then_some(Step::ReadBack);
-    let (mut steps, notes) = take(disk, &target, facts)?;
+    let (mut steps, more) = take(disk, &target, facts)?;
+    notes.extend(more);
     steps.extend([
         Step::OpenImage {
             locations: install
@@ -57,23 +68,27 @@ pub fn install(
             digest: install.image.digest.clone(),
             content_digest: install.image.content_digest.clone(),
             record: install.record,
+            shape: Box::new(shape.clone()),
         },
         Step::WriteMark { record },
     ]);
-    steps.extend(erase(disk, install.wipe, &[]));
+    let kept_now = kept.clone();
+    let spared = clear::spared(disk, &kept);
+    if !kept.is_empty() {
+        steps.push(Step::ReplaceTable { kept, first });
+    }
+    steps.extend(erase(disk, install.wipe, &spared));
     steps.push(Step::WriteBody {
         remember: install.image.verify_disk,
     });
     steps.extend(read_back);
-    if !install.changes.is_empty() {
-        steps.extend([
-            Step::OpenPartitions,
-            Step::ChangeSystem {
-                changes: Changes::of(&install.changes),
-            },
-            Step::ClosePartitions,
-        ]);
-    }
+    let lasting = preserve::lasting::decide(request, facts, disk, &kept_now, &shape.add)?;
+    notes.extend(lasting.notes);
+    let keep_paths = (!lasting.bindings.is_empty()).then_some(Step::KeepPaths {
+        sources: lasting.sources,
+        bindings: lasting.bindings,
+    });
+    steps.extend(work_on_partitions(&shape, install, keep_paths));
     steps.extend([
         Step::CommitHead {
             record: keep_record,
@@ -147,6 +162,75 @@ pub fn erase(disk: &Disk, wipe: Wipe, spare: &[Span]) -> Vec<Step> {
         spans: clear::spans(disk, spare),
     };
     whole.into_iter().chain([signatures]).collect()
+}
+
+/// What the table shall be. A partition that is added and one that is kept under the same label are one.
+fn shape(
+    install: &DiskInstall,
+    facts: &Facts,
+    identity: &str,
+    kept: Vec<TablePartition>,
+    notes: &mut Vec<String>,
+) -> Shape {
+    let is_kept = |label: &String| kept.iter().any(|p| p.name.as_ref() == Some(label));
+    let (there, add): (Vec<_>, Vec<_>) = install
+        .partitions
+        .iter()
+        .cloned()
+        .partition(|wanted| is_kept(&wanted.label));
+    for wanted in there {
+        notes.push(format!(
+            "partition {:?} is kept as it is, not made again",
+            wanted.label
+        ));
+    }
+    Shape {
+        interim_guid: if kept.is_empty() {
+            String::new()
+        } else {
+            keep::interim_guid(identity)
+        },
+        kept,
+        grow: install.grow.clone(),
+        add,
+        guids: install.guids,
+        seed: facts.seed.clone(),
+    }
+}
+
+/// Between the verdict and the head: the partitions that are new or have grown, and the installed system.
+fn work_on_partitions(shape: &Shape, install: &DiskInstall, keep_paths: Option<Step>) -> Vec<Step> {
+    let make = shape.add.iter().filter_map(|added| {
+        Some(Step::MakeFilesystem {
+            label: added.label.clone(),
+            filesystem: added.filesystem?,
+        })
+    });
+    let grow = shape.grow.iter().map(|partition| Step::GrowFilesystem {
+        partition: partition.clone(),
+    });
+    let change = (!install.changes.is_empty()).then(|| Step::ChangeSystem {
+        changes: Changes::of(&install.changes),
+    });
+    let work: Vec<Step> = make.chain(grow).chain(change).chain(keep_paths).collect();
+    // What was added without a file system has old content to lose all the same.
+    if work.is_empty() && shape.add.is_empty() {
+        return work;
+    }
+    let kept = match work.last() {
+        Some(Step::KeepPaths { sources, .. }) => sources
+            .iter()
+            .filter_map(|source| match source.on_target {
+                Some(Named::Number(number)) => Some(number),
+                Some(Named::Label(_)) | None => None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    std::iter::once(Step::OpenPartitions { kept })
+        .chain(work)
+        .chain([Step::ClosePartitions])
+        .collect()
 }
 
 /// The steps that boot what is installed on `disk`: no block device is written.
@@ -283,7 +367,12 @@ pub fn esp_in(
     })
 }
 
-fn may_overwrite(overwrite: Overwrite, disk: &Disk, identity: &str) -> Result<(), Refusal> {
+fn may_overwrite(
+    overwrite: Overwrite,
+    disk: &Disk,
+    identity: &str,
+    kept: &[TablePartition],
+) -> Result<(), Refusal> {
     let refuse = |found: Vec<String>, allow| {
         Err(Refusal::NotBlank {
             disk: disk.name.clone(),
@@ -295,9 +384,19 @@ fn may_overwrite(overwrite: Overwrite, disk: &Disk, identity: &str) -> Result<()
         return Ok(());
     }
     match &disk.record {
-        RecordFound::Mark(_) if target::is_cut_off(disk, identity) => return Ok(()),
         RecordFound::Mark(_) | RecordFound::Installed(_) if overwrite == Overwrite::IfOurs => {
             return Ok(());
+        }
+        RecordFound::Mark(_) if target::is_cut_off(disk, identity) => {
+            if !keep::forgets_one(&disk.table, identity, kept) {
+                return Ok(());
+            }
+            let mut found = vec![
+                "this installation was cut off here while it kept partitions that `disk.keep` does not name any more".to_owned(),
+            ];
+            let lost = disk.table.partitions().iter().filter(|p| !kept.contains(p));
+            found.extend(lost.map(keep::describe));
+            return refuse(found, "IfOurs");
         }
         RecordFound::Mark(mark) if mark.identity == identity => {
             let mut found = summary(&disk.contents);

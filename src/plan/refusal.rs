@@ -85,6 +85,22 @@ pub enum Refusal {
         /// The disk's.
         have: SectorSize,
     },
+    /// A partition cannot be kept.
+    Keep {
+        /// Kernel name.
+        disk: String,
+        /// What is wrong; with a collision, both sides.
+        what: String,
+        /// What to do.
+        next: &'static str,
+    },
+    /// A partition cannot grow, or be added.
+    Partitions {
+        /// What was asked for, and what is in the way.
+        what: String,
+        /// What to do.
+        next: &'static str,
+    },
     /// The image itself needs the bytes of the record.
     RecordArea {
         /// What is there.
@@ -177,6 +193,8 @@ impl Refusal {
             | Refusal::NotBlank { .. }
             | Refusal::TooSmall { .. }
             | Refusal::SectorSize { .. }
+            | Refusal::Keep { .. }
+            | Refusal::Partitions { .. }
             | Refusal::RecordArea { .. }
             | Refusal::NotInAnInitrd
             | Refusal::NotARoot { .. }
@@ -206,6 +224,7 @@ impl Refusal {
             Refusal::SectorSize { image, .. } => {
                 format!("use an image made for the disk's sector size, or a disk with {image}-byte sectors")
             }
+            Refusal::Keep { next, .. } | Refusal::Partitions { next, .. } => (*next).to_owned(),
             Refusal::RecordArea { .. } => {
                 "set `disk.record` to Skip; the next network boot cannot see then that this machine is installed"
                     .to_owned()
@@ -293,6 +312,13 @@ impl fmt::Display for Refusal {
                 f,
                 "the image is made for sectors of {image} bytes, disk {disk} has sectors of {have} bytes"
             ),
+            Refusal::Keep { disk, what, .. } => {
+                write!(
+                    f,
+                    "`disk.keep` cannot be carried out on disk {disk}: {what}"
+                )
+            }
+            Refusal::Partitions { what, .. } => f.write_str(what),
             Refusal::RecordArea { why } => {
                 write!(f, "the installation's record has no room: {why}")
             }

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::keep::{self, Copy};
+use super::layout::Shape;
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice, Upper};
 use super::teardown::Standing;
-use crate::config::request::{SystemChanges, Verity};
+use crate::config::request::preserve::NewFileSystem;
+use crate::config::request::{Named, SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
 use crate::error::printable;
+use crate::host::tables::TablePartition;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, Digest, SectorSize};
@@ -149,11 +153,21 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// Whether the disk carries a record.
         record: RecordPolicy,
+        /// What the table shall be.
+        shape: Box<Shape>,
     },
     /// Write the mark of this installation: from now on the disk is ours to finish.
     WriteMark {
         /// Which installation.
         record: RecordIdentity,
+    },
+    /// Replace the table by one that lists only the kept partitions and boots nothing: LBA 0 first, then one
+    /// copy at a time.
+    ReplaceTable {
+        /// What is kept.
+        kept: Vec<TablePartition>,
+        /// The copy that goes first.
+        first: Copy,
     },
     /// Zero the old boot structures and signatures, LBA 0 first.
     ClearDisk {
@@ -175,11 +189,33 @@ pub enum Step {
     /// Read the body back from the disk and compare.
     ReadBack,
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
-    OpenPartitions,
+    OpenPartitions {
+        /// Numbers of kept partitions that are opened too.
+        kept: Vec<u32>,
+    },
     /// Change the installed system before it starts for the first time.
     ChangeSystem {
         /// What, without contents, which may be secrets.
         changes: Changes,
+    },
+    /// Make a file system on a partition that was added.
+    MakeFilesystem {
+        /// The partition's label.
+        label: String,
+        /// Which file system.
+        filesystem: NewFileSystem,
+    },
+    /// Grow the file system of the partition that has grown.
+    GrowFilesystem {
+        /// The partition, as the config names it.
+        partition: Named,
+    },
+    /// Make preserved paths ready, and have the installed system mount them at each of its boots.
+    KeepPaths {
+        /// Where they live.
+        sources: Vec<SourceDevice>,
+        /// What they are, parents first.
+        bindings: Vec<Binding>,
     },
     /// End that; all work on them is on the disk.
     ClosePartitions,
@@ -381,11 +417,15 @@ impl Step {
             Step::WipeDisk { .. } => "wipeDisk",
             Step::OpenImage { .. } => "openImage",
             Step::WriteMark { .. } => "writeMark",
+            Step::ReplaceTable { .. } => "replaceTable",
             Step::ClearDisk { .. } => "clearDisk",
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
-            Step::OpenPartitions => "openPartitions",
+            Step::OpenPartitions { .. } => "openPartitions",
             Step::ChangeSystem { .. } => "changeSystem",
+            Step::MakeFilesystem { .. } => "makeFilesystem",
+            Step::GrowFilesystem { .. } => "growFilesystem",
+            Step::KeepPaths { .. } => "keepPaths",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -410,10 +450,14 @@ impl Step {
     pub const fn is_destructive(&self) -> bool {
         match self {
             Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ChangeSystem { .. }
+            | Step::KeepPaths { .. }
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -423,7 +467,7 @@ impl Step {
             | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::ReadBack
-            | Step::OpenPartitions
+            | Step::OpenPartitions { .. }
             | Step::ClosePartitions
             | Step::RereadPartitions
             | Step::BootEntry { .. }
@@ -457,12 +501,16 @@ impl Step {
             | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
-            | Step::OpenPartitions
+            | Step::OpenPartitions { .. }
             | Step::ChangeSystem { .. }
+            | Step::KeepPaths { .. }
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::BootDisk { .. }
@@ -521,9 +569,25 @@ impl fmt::Display for Step {
                     (Some(digest), _) => write!(f, " ({digest})"),
                     (None, Some(digest)) => write!(f, " (content {digest})"),
                     (None, None) => f.write_str(" (no digest)"),
+                }?;
+                let changes = match self {
+                    Step::OpenImage { shape, .. } => shape.changes(),
+                    _ => Vec::new(),
+                };
+                match changes.as_slice() {
+                    [] => Ok(()),
+                    all => write!(f, "; in its table: {}", all.join(", ")),
                 }
             }
             Step::WriteMark { .. } => f.write_str("ERASE begins: mark the disk as being installed"),
+            Step::ReplaceTable { kept, .. } => {
+                let kept: Vec<String> = kept.iter().map(keep::describe).collect();
+                write!(
+                    f,
+                    "ERASE the partition table but for what is kept: {}",
+                    kept.join("; ")
+                )
+            }
             Step::ClearDisk { spans } => {
                 write!(
                     f,
@@ -536,8 +600,48 @@ impl fmt::Display for Step {
                 f.write_str("ERASE the disk with the image, its first MiB held back")
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
-            Step::OpenPartitions => f.write_str("open the partitions that were written"),
+            Step::OpenPartitions { kept } => {
+                f.write_str("open the partitions that were written")?;
+                for (i, number) in kept.iter().enumerate() {
+                    write!(
+                        f,
+                        "{}{number}",
+                        if i == 0 {
+                            ", and of those that are kept "
+                        } else {
+                            ", "
+                        }
+                    )?;
+                }
+                Ok(())
+            }
             Step::ChangeSystem { changes } => write!(f, "{changes}"),
+            Step::MakeFilesystem { label, filesystem } => write!(
+                f,
+                "make {} on the added partition {label:?}",
+                filesystem.name()
+            ),
+            Step::GrowFilesystem { partition } => {
+                write!(f, "grow the file system of partition {partition}")
+            }
+            Step::KeepPaths { sources, bindings } => {
+                f.write_str("in the installed system and its fstab:")?;
+                for source in sources {
+                    match (source.format, &source.on_target) {
+                        (Some(fs), _) => write!(f, " ERASE: make {} on ", fs.name())?,
+                        (None, _) => f.write_str(" open ")?,
+                    }
+                    match &source.on_target {
+                        Some(_) => write!(f, "{}", source.name)?,
+                        None => write!(f, "{source}")?,
+                    }
+                    write!(f, ", as source {} ({});", source.number, source.wanted)?;
+                }
+                for (i, binding) in bindings.iter().enumerate() {
+                    write!(f, "{} {binding}", if i == 0 { "" } else { ";" })?;
+                }
+                Ok(())
+            }
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,

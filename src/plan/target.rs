@@ -62,7 +62,7 @@ fn bare_wwn(text: &str) -> String {
 }
 
 /// `*` and `?` as in a shell.
-fn glob(pattern: &str, text: &str) -> bool {
+pub(super) fn glob(pattern: &str, text: &str) -> bool {
     wildmatch::WildMatch::new(pattern).matches(text)
 }
 

@@ -5,10 +5,13 @@ pub mod bulk;
 pub mod default_loader;
 pub mod efi;
 pub mod flow;
+pub mod grow;
 pub mod head;
 pub mod image_source;
 pub mod install;
 pub mod installed;
+pub mod kept;
+pub mod make_filesystem;
 pub mod memory;
 pub mod partitions;
 pub mod preserve;
@@ -117,11 +120,15 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::WipeDisk { .. }
         | Step::OpenImage { .. }
         | Step::WriteMark { .. }
+        | Step::ReplaceTable { .. }
         | Step::ClearDisk { .. }
         | Step::WriteBody { .. }
         | Step::ReadBack
-        | Step::OpenPartitions
+        | Step::OpenPartitions { .. }
         | Step::ChangeSystem { .. }
+        | Step::KeepPaths { .. }
+        | Step::MakeFilesystem { .. }
+        | Step::GrowFilesystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
@@ -247,17 +254,19 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::TakeDown { device } => stage.take_down(device),
         Step::ClaimDisk => stage.claim(),
         Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
-        Step::OpenImage { record, .. } => stage.open(
+        Step::OpenImage { record, shape, .. } => stage.open(
             &source(machine)?,
             *record,
+            shape,
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
         Step::WriteMark { record } => stage.mark(record),
+        Step::ReplaceTable { first, .. } => stage.replace_table(*first),
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
-        Step::OpenPartitions => stage.open_partitions(),
+        Step::OpenPartitions { kept } => stage.open_partitions(kept),
         Step::ChangeSystem { .. } => stage.work(step.name(), |working| {
             let system = installed::Installed::mount(
                 working.shared().nodes(),
@@ -267,6 +276,25 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
                 machine.reporter,
             )?;
             system.change(machine.changes, machine.ignition, machine.reporter)?;
+            system.unmount()
+        }),
+        Step::MakeFilesystem { label, filesystem } => stage.work(step.name(), |working| {
+            make_filesystem::on_added(working, label, *filesystem, machine.reporter)
+        }),
+        Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
+            grow::file_system(working, machine.reporter)
+        }),
+        Step::KeepPaths { sources, bindings } => stage.work(step.name(), |working| {
+            let system = installed::Installed::mount(
+                working.shared().nodes(),
+                &working.layout().table,
+                machine.arch,
+                installed::Access::Change,
+                machine.reporter,
+            )?;
+            let table = &working.layout().table;
+            let nodes = working.shared().nodes();
+            installed::lasting::keep(&system, (table, nodes), sources, bindings, machine.reporter)?;
             system.unmount()
         }),
         Step::ClosePartitions => stage.close_partitions(),

@@ -6,6 +6,7 @@ pub mod entry;
 pub mod files;
 pub mod fstab;
 pub mod ignition;
+pub mod lasting;
 pub mod replace;
 pub mod volumes;
 
