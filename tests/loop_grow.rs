@@ -419,7 +419,7 @@ fn the_rest_goes_to_the_one_that_wants_it_and_a_file_serves_too() {
     let table = gpt(&disk);
     let now = places(&table);
     assert_eq!(now[1], (2, 27, 127, "srv".to_owned()));
-    assert_eq!(now[2], (3, 23, 26, "a".to_owned()));
+    assert_eq!(now[2], (3, 24, 27, "a".to_owned()));
     assert_ne!(table.disk_guid, "7e2a9a5b-62b0-4a1d-9a42-aaaaaaaaaaaa");
     assert!(
         table
