@@ -398,9 +398,12 @@ mount -t efivarfs efivarfs $VARS
 for name in Boot0A01 Boot0A02 Boot0A03 BootOrder; do
     cat /variables/$name >$VARS/$name-$GLOBAL
 done
+echo "== on a running Linux"
+/ironroot install --config /none.json 2>&1
+echo "noted: $(ls $VARS | grep Ironroot)"
 for round in first second third; do
     echo "== $round"
-    /ironroot install --config /none.json 2>&1
+    /ironroot initrd --config /none.json 2>&1
     echo "exit $?"
     echo "next: $(busybox od -An -tx1 $VARS/BootNext-$GLOBAL)"
     echo "noted: $(ls $VARS | grep Ironroot)"
@@ -449,6 +452,11 @@ fn policy_none_tells_real_firmware_to_boot_the_disk_and_does_so_once() {
         let (_, rest) = console.split_once(&format!("== {name}\n")).unwrap();
         rest.split_once("\n== ").map_or(rest, |(part, _)| part)
     };
+    let text = round("on a running Linux");
+    assert!(
+        text.contains("park") && text.ends_with("noted: "),
+        "{console}"
+    );
     for name in ["first", "third"] {
         let text = round(name);
         for wanted in [

@@ -346,6 +346,14 @@ pub struct Disk {
     pub unreadable: Option<String>,
 }
 
+impl Disk {
+    /// Whether the table on the disk has the partition with this PARTUUID.
+    pub fn has_partition(&self, partuuid: &str) -> bool {
+        let mut partitions = self.table.partitions().iter();
+        partitions.any(|p| p.partuuid.eq_ignore_ascii_case(partuuid))
+    }
+}
+
 /// An md array (kernel: Documentation/admin-guide/md.rst).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -130,12 +130,7 @@ fn passed_over(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Strin
 /// Whether the firmware started this kernel from a partition of `disk`.
 fn is_boot_medium(disk: &Disk, facts: &Facts) -> bool {
     let partuuid = facts.machine.booted_from.as_deref();
-    partuuid.is_some_and(|wanted| {
-        disk.table
-            .partitions()
-            .iter()
-            .any(|p| p.partuuid.eq_ignore_ascii_case(wanted))
-    })
+    partuuid.is_some_and(|wanted| disk.has_partition(wanted))
 }
 
 /// Why what stands on `disk` keeps it from being used; `None` where nothing does, or where it may go.
