@@ -83,12 +83,13 @@ fn boot(folder: &Path, generation: u32, marker: &str) -> String {
         .good()
 }
 
-/// The lab's initramfs with the config behind it.
+/// The lab's initramfs with the config behind it, where the kernel looks for another archive.
 fn pack(folder: &Path, to: &Path) {
     let script = format!(
-        "cd {} && cp {} {} && echo config.json | cpio -o -H newc --quiet -R 0:0 >>{}",
+        "cd {} && cp {} {} && truncate -s %4 {} && echo config.json | cpio -o -H newc --quiet -R 0:0 >>{}",
         folder.display(),
         machine::initramfs().display(),
+        to.display(),
         to.display(),
         to.display()
     );
