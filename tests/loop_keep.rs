@@ -201,6 +201,26 @@ fn kept_over_three_reinstallations() {
 }
 
 #[test]
+fn wiping_the_whole_disk_spares_what_is_kept() {
+    for (round, wipe) in ["Zero", "Discard"].into_iter().enumerate() {
+        let mut machine = Machine::new(512);
+        machine.generation = 2 + u32::try_from(round).unwrap();
+        let stray = (28 * MIB) as u64;
+        let file = OpenOptions::new()
+            .write(true)
+            .open(machine.disk.path())
+            .unwrap();
+        file.write_all_at(b"left over", stray).unwrap();
+        file.sync_all().unwrap();
+        let config = machine.config("IfOurs").with("/disk/wipe", json!(wipe));
+        config.install(&[]).succeeded();
+        machine.is_complete();
+        let at = usize::try_from(stray).unwrap();
+        assert_eq!(machine.disk.bytes()[at..at + 9], [0; 9]);
+    }
+}
+
+#[test]
 fn what_cannot_be_kept_is_refused_before_the_first_write() {
     let mut machine = Machine::new(512);
     machine.generation = 2;

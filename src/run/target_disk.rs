@@ -231,6 +231,22 @@ impl TargetDisk {
         .hint("the disk does not boot; check its cabling and health, then install again")
     }
 
+    /// Fails where `span` has a byte of what is kept: for what is not written by this type itself.
+    pub fn must_spare(&self, span: Span) -> Result<()> {
+        let end = |s: Span| s.start.0.saturating_add(s.length.0);
+        let over = |s: &&Span| span.start.0 < end(**s) && s.start.0 < end(span);
+        match self.spared.iter().find(over) {
+            None => Ok(()),
+            Some(kept) => Err(Failure::new(
+                Class::Bug,
+                format!(
+                    "wiping {} at byte {} would destroy the kept partition at byte {}",
+                    span.length, span.start.0, kept.start.0
+                ),
+            )),
+        }
+    }
+
     /// Fails where the disk ends before `at` + `length`, or a kept partition is in between.
     pub fn must_hold(&self, at: Bytes, length: usize) -> Result<()> {
         let end = u64::try_from(length).ok().and_then(|l| at.0.checked_add(l));
