@@ -51,6 +51,7 @@ pub fn install(
         image: install.image.name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         time: facts.now,
+        kept: kept.iter().map(|p| p.number).collect(),
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
     let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
@@ -387,8 +388,8 @@ fn may_overwrite(
         RecordFound::Mark(_) | RecordFound::Installed(_) if overwrite == Overwrite::IfOurs => {
             return Ok(());
         }
-        RecordFound::Mark(_) if target::is_cut_off(disk, identity) => {
-            if !keep::forgets_one(&disk.table, identity, kept) {
+        RecordFound::Mark(mark) if target::is_cut_off(disk, identity) => {
+            if !keep::forgets_one(&disk.table, mark, kept) {
                 return Ok(());
             }
             let mut found = vec![
