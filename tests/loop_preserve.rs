@@ -254,3 +254,33 @@ fn what_cannot_be_kept_is_said_before_or_leaves_a_disk_that_does_not_boot() {
         .failed_with(16, &["nothing keeps it", "disk.keep"]);
     assert!(before == disk.bytes());
 }
+
+/// A kept partition may hold a whole system (an old root, a copy of one): it is neither taken for the new one nor
+/// changed.
+#[test]
+fn a_system_on_a_kept_partition_is_not_the_installed_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = LoopDevice::patterned(96);
+    let source = json!([{ "target": "/var/lib/kubelet", "source": { "partlabel": "state" } }]);
+    let one = system(directory.path(), "one", FSTAB);
+    config(&one, &disk, &source).install(&[]).succeeded();
+    let device = format!("{}?offset={}", disk.backing().display(), AT * MIB);
+    for request in [
+        "mkdir etc",
+        "write /etc/os-release etc/os-release",
+        "write /etc/os-release etc/fstab",
+    ] {
+        tool("debugfs", &["-w", "-R", request, &device]);
+    }
+    tool("sgdisk", &["--typecode=2:8304", disk.arg()]);
+    let two = system(directory.path(), "two", FSTAB);
+    let files = json!([{ "path": "/etc/new", "contents": "hello" }]);
+    config(&two, &disk, &source)
+        .with("/disk/files", files)
+        .install(&[])
+        .succeeded();
+    bootable(&disk, true);
+    assert!(read(&disk, 1, "/etc/new").0.contains("hello"));
+    assert!(read(&disk, 1, "/etc/fstab").0.contains("ironroot begin"));
+    assert!(!read(&disk, AT, "/etc/fstab").0.contains("ironroot"));
+}

@@ -278,3 +278,88 @@ fn an_ignition_config_is_where_coreos_looks_for_it() {
         &["no place on its disk where Ignition looks"],
     );
 }
+
+/// What would be hidden in the running system, because something is mounted over it there, is refused.
+#[test]
+fn a_file_below_what_is_mounted_at_boot_from_elsewhere_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    write(&root, "etc/os-release", "ID=x\n");
+    let fstab = "LABEL=elsewhere /srv ext4 defaults 0 2\n/dev/vdz1 /data ext4 nofail 0 2\ntmpfs /opt/x tmpfs\nLABEL=x /mnt ext4 noauto\n/dev/vda9 none swap\n";
+    write(&root, "etc/fstab", fstab);
+    let one = image(&[Part {
+        number: 1,
+        at: 1,
+        size: 16,
+        kind: ROOT,
+        uuid: ROOT_UUID,
+        label: "root",
+        tree: &root,
+    }]);
+    for (path, at) in [
+        ("/srv/a/b", "/srv"),
+        ("/data/a", "/data"),
+        ("/opt/x/a", "/opt/x"),
+    ] {
+        let files = json!({ "files": [{ "path": path, "contents": "x" }] });
+        fails(&one, &files, &[], 14, &[&format!("{path} lies below {at}")]);
+    }
+    let disk = LoopDevice::patterned(48);
+    let files = json!({ "files": [{ "path": "/mnt/a", "contents": "x" }, { "path": "/srvx", "contents": "x" }] });
+    install(&one, &disk, &files, &[]).succeeded();
+}
+
+/// A btrfs whose root and /var are subvolumes: a file goes to the one in which the running system looks.
+#[test]
+fn files_are_in_the_subvolume_that_is_mounted_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().join("empty");
+    std::fs::create_dir_all(&empty).unwrap();
+    let mut bytes = image(&[Part {
+        number: 1,
+        at: 1,
+        size: 64,
+        kind: ROOT,
+        uuid: BOOT_UUID,
+        label: "x",
+        tree: &empty,
+    }]);
+    let fs = directory.path().join("fs");
+    std::fs::write(&fs, vec![0u8; 64 << 20]).unwrap();
+    let fs = fs.to_str().unwrap();
+    tool("mkfs.btrfs", &["-q", "--mixed", "-U", ROOT_UUID, fs]);
+    let place = directory.path().join("place");
+    std::fs::create_dir_all(&place).unwrap();
+    let at = place.to_str().unwrap();
+    tool("mount", &["-o", "loop", fs, at]);
+    for name in ["@", "@var"] {
+        tool(
+            "btrfs",
+            &["subvolume", "create", place.join(name).to_str().unwrap()],
+        );
+    }
+    write(&place, "@/etc/os-release", "ID=x\n");
+    write(
+        &place,
+        "@/etc/fstab",
+        &format!(
+            "UUID={ROOT_UUID} / btrfs subvol=@ 0 0\nUUID={ROOT_UUID} /var btrfs subvol=@var 0 0\n"
+        ),
+    );
+    std::fs::create_dir_all(place.join("@/var")).unwrap();
+    tool("umount", &[at]);
+    bytes[1 << 20..][..64 << 20].copy_from_slice(&std::fs::read(fs).unwrap());
+
+    let disk = LoopDevice::patterned(80);
+    let files = json!({ "files": [{ "path": "/var/lib/x", "contents": "hello" }] });
+    install(&bytes, &disk, &files, &[]).succeeded();
+    std::fs::write(fs, &disk.bytes()[1 << 20..][..64 << 20]).unwrap();
+    tool("mount", &["-o", "loop,ro", fs, at]);
+    let (right, wrong) = (
+        std::fs::read_to_string(place.join("@var/lib/x")),
+        place.join("@/var/lib/x").exists(),
+    );
+    tool("umount", &[at]);
+    assert_eq!(right.unwrap(), "hello");
+    assert!(!wrong);
+}

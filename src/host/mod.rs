@@ -499,4 +499,8 @@ pub struct RecordIdentity {
     pub version: String,
     /// When, in seconds since 1970.
     pub time: u64,
+    /// Numbers of the partitions that it keeps. A mark names them because the table on the disk may be any of
+    /// three: the old one, the one of kept partitions, the new one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<u32>,
 }

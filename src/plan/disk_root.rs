@@ -51,6 +51,7 @@ pub fn install(
         image: install.image.name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         time: facts.now,
+        kept: kept.iter().map(|p| p.number).collect(),
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
     let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
@@ -117,7 +118,8 @@ pub fn install(
         },
         other => other,
     };
-    steps.extend(start.and_then(|start| start_installed(facts, &target, start)));
+    let kept: Vec<u32> = kept_now.iter().map(|p| p.number).collect();
+    steps.extend(start.and_then(|start| start_installed(facts, &target, start, kept)));
     steps.push(Step::Handoff(hand));
     Ok(Plan {
         summary: format!("install {} on {target}", install.image.name()),
@@ -260,7 +262,11 @@ pub fn boot_installed(
     let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), vec![], required)
         .into_iter()
         .collect();
-    steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start)));
+    let kept = match &disk.record {
+        RecordFound::Installed(record) => record.kept.clone(),
+        RecordFound::None | RecordFound::Mark(_) | RecordFound::Foreign { .. } => Vec::new(),
+    };
+    steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start, kept)));
     let hand = match facts.machine.firmware {
         Firmware::Uefi if install.efi.boot_next => handoff(request.then),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => Handoff::Park {
@@ -310,7 +316,7 @@ fn handoff(then: Then) -> Handoff {
 }
 
 /// Starts the system from here; on a running Linux nothing is started.
-fn start_installed(facts: &Facts, target: &Target, start: Start) -> Option<Step> {
+fn start_installed(facts: &Facts, target: &Target, start: Start, kept: Vec<u32>) -> Option<Step> {
     let (place, switch) = match &facts.place {
         Place::Init => (PathBuf::from(memory_root::ROOT), Switch::Ours),
         Place::Initrd { sysroot } => (sysroot.clone(), Switch::Initrds),
@@ -322,6 +328,7 @@ fn start_installed(facts: &Facts, target: &Target, start: Start) -> Option<Step>
         place,
         init: facts.init.clone(),
         switch,
+        kept,
     })
 }
 
@@ -387,8 +394,8 @@ fn may_overwrite(
         RecordFound::Mark(_) | RecordFound::Installed(_) if overwrite == Overwrite::IfOurs => {
             return Ok(());
         }
-        RecordFound::Mark(_) if target::is_cut_off(disk, identity) => {
-            if !keep::forgets_one(&disk.table, identity, kept) {
+        RecordFound::Mark(mark) if target::is_cut_off(disk, identity) => {
+            if !keep::forgets_one(&disk.table, mark, kept) {
                 return Ok(());
             }
             let mut found = vec![

@@ -9,7 +9,7 @@ use super::target::glob;
 use crate::config::request::Named;
 use crate::host::seed::guid_of;
 use crate::host::tables::{CopyState, Gpt, Table, TablePartition};
-use crate::host::{Disk, RecordFound};
+use crate::host::{Disk, RecordFound, RecordIdentity};
 use crate::units::{Bytes, MIB, SectorSize};
 
 /// Room for 128 entries of 128 bytes: what the table that lists only the kept partitions has.
@@ -53,10 +53,13 @@ pub fn interim_guid(identity: &str) -> String {
     guid_of("ironroot-interim-table", &[identity]).to_string()
 }
 
-/// Whether `table` is the interim table of `identity`, and lists a partition that is not in `kept`.
-pub fn forgets_one(table: &Table, identity: &str, kept: &[TablePartition]) -> bool {
-    matches!(table, Table::Gpt(gpt) if gpt.disk_guid == interim_guid(identity))
-        && table.partitions().iter().any(|p| !kept.contains(p))
+/// Whether the installation that left `mark` kept a partition that is not in `kept`. The mark says so, whichever
+/// table is there by now; the interim table speaks for itself.
+pub fn forgets_one(table: &Table, mark: &RecordIdentity, kept: &[TablePartition]) -> bool {
+    let is_kept = |number: &u32| kept.iter().any(|p| p.number == *number);
+    let interim = matches!(table, Table::Gpt(gpt) if gpt.disk_guid == interim_guid(&mark.identity));
+    !mark.kept.iter().all(is_kept)
+        || (interim && table.partitions().iter().any(|p| !kept.contains(p)))
 }
 
 /// Where the two copies of the interim table stand, from the header at the head and up to the disk's end.
@@ -89,6 +92,13 @@ pub fn decide(patterns: &[Named], disk: &Disk) -> Result<Decision, Refusal> {
     }
     let gpt = match &disk.table {
         Table::Gpt(gpt) => gpt,
+        Table::None if has_kept(&disk.record) => {
+            return Err(refuse(
+                "an installation that kept partitions was cut off on it, and no copy of its table is left"
+                    .to_owned(),
+                REPAIR,
+            ));
+        }
         // After a cut-off the kernel may still have partitions that no table named yet.
         Table::None
             if disk.partitions.is_empty() || matches!(disk.record, RecordFound::Mark(_)) =>
@@ -141,6 +151,11 @@ pub fn decide(patterns: &[Named], disk: &Disk) -> Result<Decision, Refusal> {
         CopyState::Missing | CopyState::Invalid { .. } => Copy::Primary,
     };
     Ok(Decision { kept, first, notes })
+}
+
+/// Whether the mark names partitions that were kept: some copy of a table lists them as long as nothing is lost.
+fn has_kept(record: &RecordFound) -> bool {
+    matches!(record, RecordFound::Mark(mark) if !mark.kept.is_empty())
 }
 
 const REPAIR: &str =

@@ -332,6 +332,9 @@ pub enum Step {
         init: Option<String>,
         /// Who switches to it.
         switch: Switch,
+        /// Partitions that outlived the installation: what is on them is no part of the system.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        kept: Vec<u32>,
     },
     /// What happens at the end.
     Handoff(Handoff),

@@ -172,6 +172,7 @@ fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Resul
         place,
         init,
         switch,
+        kept,
     } = step
     else {
         return Ok(None);
@@ -183,6 +184,7 @@ fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Resul
         place,
         init: init.as_deref(),
         switch: *switch,
+        kept,
     };
     match start::start(&system, *start, machine) {
         Ok(handoff) => Ok(Some(handoff)),
@@ -268,13 +270,7 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::ReadBack => stage.read_back(machine.reporter),
         Step::OpenPartitions { kept } => stage.open_partitions(kept),
         Step::ChangeSystem { .. } => stage.work(step.name(), |working| {
-            let system = installed::Installed::mount(
-                working.shared().nodes(),
-                &working.layout().table,
-                machine.arch,
-                installed::Access::Change,
-                machine.reporter,
-            )?;
+            let system = installed_system(working, machine)?;
             system.change(machine.changes, machine.ignition, machine.reporter)?;
             system.unmount()
         }),
@@ -285,13 +281,7 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             grow::file_system(working, machine.reporter)
         }),
         Step::KeepPaths { sources, bindings } => stage.work(step.name(), |working| {
-            let system = installed::Installed::mount(
-                working.shared().nodes(),
-                &working.layout().table,
-                machine.arch,
-                installed::Access::Change,
-                machine.reporter,
-            )?;
+            let system = installed_system(working, machine)?;
             let table = &working.layout().table;
             let nodes = working.shared().nodes();
             installed::lasting::keep(&system, (table, nodes), sources, bindings, machine.reporter)?;
@@ -352,6 +342,22 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         }
         other => Err(not_of_this_family(other)),
     }
+}
+
+/// The new system, mounted to be changed. What is kept is no part of it, whatever it holds.
+fn installed_system(
+    working: &install::Working,
+    machine: &Machine<'_>,
+) -> Result<installed::Installed> {
+    let layout = working.layout();
+    let kept: Vec<u32> = layout.kept.iter().map(|p| p.number).collect();
+    installed::Installed::mount(
+        &partitions::without(working.shared().nodes(), &kept),
+        &layout.table,
+        machine.arch,
+        installed::Access::Change,
+        machine.reporter,
+    )
 }
 
 /// After the verdict, what is not essential may warn, never undo.

@@ -31,6 +31,12 @@ pub enum Spec {
 }
 
 impl Entry {
+    /// Whether the running system has it there without being asked.
+    pub fn is_mounted_at_boot(&self) -> bool {
+        let has = |word: &str| self.options.split(',').any(|o| o == word);
+        !has("noauto") || has("x-systemd.automount")
+    }
+
     /// The `subvol=` option, as mount(8) takes it.
     pub fn subvolume(&self) -> Option<String> {
         self.options

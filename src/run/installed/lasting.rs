@@ -9,6 +9,7 @@ use super::replace::{Like, replace};
 use super::{Installed, LIMIT};
 use crate::config::request::Named;
 use crate::config::request::preserve::{Atime, MountFlags};
+use crate::config::wire::Seed;
 use crate::error::{Class, Context as _, Failure, Result, describe};
 use crate::host::signatures;
 use crate::host::tables::Table;
@@ -135,8 +136,13 @@ fn uuid_of(path: &Path) -> Result<Option<String>> {
     Ok(contents.found.into_iter().find_map(|c| c.uuid))
 }
 
-/// Refuses a path at which the image itself mounts something: of two lines, systemd takes the first.
+/// Refuses a path at which the image itself mounts something (of two lines, systemd takes the first), and one whose
+/// content in the image cannot be seen.
 fn no_rival(system: &Installed, binding: &Binding) -> Result<()> {
+    if binding.seed == Seed::FromImageOnce || !is_mounted(binding) {
+        // What the image has there is read now, or a copy is put there.
+        system.must_be_there(&binding.target)?;
+    }
     if !is_mounted(binding) {
         return Ok(());
     }
