@@ -6,7 +6,7 @@ use super::layout::Shape;
 use super::refusal::{Refusal, summary};
 use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, keep, memory_root, preserve, target};
+use super::{Plan, clear, keep, memory_root, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
 use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
@@ -54,42 +54,26 @@ pub fn install(
         kept: kept.iter().map(|p| p.number).collect(),
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
-    let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
-    let read_back = install.image.verify_disk.then_some(Step::ReadBack);
+    let kept_now = kept.clone();
     let (mut steps, more) = take(disk, &target, facts)?;
     notes.extend(more);
-    steps.extend([
-        Step::OpenImage {
-            locations: install
-                .image
-                .locations
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
-            digest: install.image.digest.clone(),
-            content_digest: install.image.content_digest.clone(),
-            record: install.record,
-            shape: Box::new(shape.clone()),
-        },
-        Step::WriteMark { record },
-    ]);
-    let kept_now = kept.clone();
-    let spared = clear::spared(disk, &kept);
-    if !kept.is_empty() {
-        steps.push(Step::ReplaceTable { kept, first });
+    if tree_root::is_wanted(install) {
+        let lasting = preserve::lasting::decide(request, facts, disk, &[], &[])?;
+        notes.extend(lasting.notes.clone());
+        let keep_paths = keep_paths(lasting);
+        steps.extend(tree_root::steps(
+            install,
+            facts,
+            (disk, &target),
+            record,
+            keep_paths,
+        )?);
+    } else {
+        let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
+        let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
+        notes.extend(lasting.notes.clone());
+        steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
     }
-    steps.extend(erase(disk, install.wipe, &spared));
-    steps.push(Step::WriteBody {
-        remember: install.image.verify_disk,
-    });
-    steps.extend(read_back);
-    let lasting = preserve::lasting::decide(request, facts, disk, &kept_now, &shape.add)?;
-    notes.extend(lasting.notes);
-    let keep_paths = (!lasting.bindings.is_empty()).then_some(Step::KeepPaths {
-        sources: lasting.sources,
-        bindings: lasting.bindings,
-    });
-    steps.extend(work_on_partitions(&shape, install, keep_paths));
     steps.extend([
         Step::CommitHead {
             record: keep_record,
@@ -127,6 +111,47 @@ pub fn install(
         steps,
         notes,
     })
+}
+
+/// The step that provides paths which last, if there are any.
+fn keep_paths(lasting: preserve::lasting::Lasting) -> Option<Step> {
+    (!lasting.bindings.is_empty()).then_some(Step::KeepPaths {
+        sources: lasting.sources,
+        bindings: lasting.bindings,
+    })
+}
+
+/// The steps between the lock and the commit of a disk that takes an image as it is.
+fn body(
+    install: &DiskInstall,
+    disk: &Disk,
+    record: RecordIdentity,
+    (kept, first): (Vec<TablePartition>, keep::Copy),
+    shape: &Shape,
+    lasting: preserve::lasting::Lasting,
+) -> Vec<Step> {
+    let image = &install.image;
+    let mut steps = vec![
+        Step::OpenImage {
+            locations: image.locations.iter().map(ToString::to_string).collect(),
+            digest: image.digest.clone(),
+            content_digest: image.content_digest.clone(),
+            record: install.record,
+            shape: Box::new(shape.clone()),
+        },
+        Step::WriteMark { record },
+    ];
+    let spared = clear::spared(disk, &kept);
+    if !kept.is_empty() {
+        steps.push(Step::ReplaceTable { kept, first });
+    }
+    steps.extend(erase(disk, install.wipe, &spared));
+    steps.push(Step::WriteBody {
+        remember: image.verify_disk,
+    });
+    steps.extend(image.verify_disk.then_some(Step::ReadBack));
+    steps.extend(work_on_partitions(shape, install, keep_paths(lasting)));
+    steps
 }
 
 /// The steps that make `disk` ours alone, what stands on it taken down, and what is worth saying about that.
@@ -372,6 +397,17 @@ pub fn esp_in(
         partuuid: p.partuuid.clone(),
         sector,
     })
+}
+
+/// The loader that firmware looks for on a disk without entries (UEFI specification, section 3.5.1.1), for
+/// an architecture as `uname -m` names it.
+pub fn default_loader(arch: &str) -> Option<&'static str> {
+    match arch {
+        "x86_64" => Some("\\EFI\\BOOT\\BOOTX64.EFI"),
+        "aarch64" => Some("\\EFI\\BOOT\\BOOTAA64.EFI"),
+        "riscv64" => Some("\\EFI\\BOOT\\BOOTRISCV64.EFI"),
+        _ => None,
+    }
 }
 
 fn may_overwrite(

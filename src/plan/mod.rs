@@ -16,6 +16,8 @@ pub mod refusal;
 pub mod step;
 pub mod target;
 pub mod teardown;
+pub mod tree_layout;
+pub mod tree_root;
 
 use serde::Serialize;
 
@@ -48,9 +50,12 @@ impl Plan {
 
     /// Whether the image is opened.
     pub fn needs_image(&self) -> bool {
-        self.steps
-            .iter()
-            .any(|s| matches!(s, Step::OpenImage { .. } | Step::OpenRoot { .. }))
+        self.steps.iter().any(|s| {
+            matches!(
+                s,
+                Step::OpenImage { .. } | Step::OpenRoot { .. } | Step::OpenTree { .. }
+            )
+        })
     }
 
     /// Whether it changes something in the installed system.

@@ -140,6 +140,18 @@ pub enum Refusal {
         /// What is wrong with it.
         trouble: Trouble,
     },
+    /// The image is no tree that can become the root of a disk.
+    NotATree {
+        /// Why.
+        why: String,
+    },
+    /// A disk with this tree could not be made to boot on this machine.
+    CannotBoot {
+        /// Why.
+        why: String,
+        /// What to do.
+        next: &'static str,
+    },
     /// The image is no disk image that this version can make bootable.
     NotADiskImage {
         /// Why.
@@ -199,6 +211,8 @@ impl Refusal {
             | Refusal::NotInAnInitrd
             | Refusal::NotARoot { .. }
             | Refusal::NoRoom { .. }
+            | Refusal::NotATree { .. }
+            | Refusal::CannotBoot { .. }
             | Refusal::NotADiskImage { .. } => false,
         }
     }
@@ -224,7 +238,9 @@ impl Refusal {
             Refusal::SectorSize { image, .. } => {
                 format!("use an image made for the disk's sector size, or a disk with {image}-byte sectors")
             }
-            Refusal::Keep { next, .. } | Refusal::Partitions { next, .. } => (*next).to_owned(),
+            Refusal::Keep { next, .. }
+            | Refusal::Partitions { next, .. }
+            | Refusal::CannotBoot { next, .. } => (*next).to_owned(),
             Refusal::RecordArea { .. } => {
                 "set `disk.record` to Skip; the next network boot cannot see then that this machine is installed"
                     .to_owned()
@@ -246,7 +262,7 @@ impl Refusal {
                 other => other.next(),
             }
             .to_owned(),
-            Refusal::NotARoot { .. } | Refusal::NotADiskImage { .. } => {
+            Refusal::NotARoot { .. } | Refusal::NotATree { .. } | Refusal::NotADiskImage { .. } => {
                 "check what the image's URL serves".to_owned()
             }
         }
@@ -353,6 +369,12 @@ impl fmt::Display for Refusal {
             Refusal::Upper { source, trouble } => {
                 write!(f, "what is written cannot be kept on {source}: {trouble}")
             }
+            Refusal::NotATree { why } => {
+                write!(f, "the image cannot become the root of a disk: {why}")
+            }
+            Refusal::CannotBoot { why, .. } => {
+                write!(f, "a disk with this tree would not boot: {why}")
+            }
             Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
         }
     }
@@ -364,7 +386,9 @@ impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let class = match refusal {
             // What arrived is not what was declared: a wrong image, not a wrong disk.
-            Refusal::NotADiskImage { .. } | Refusal::NotARoot { .. } => Class::Integrity,
+            Refusal::NotADiskImage { .. } | Refusal::NotATree { .. } | Refusal::NotARoot { .. } => {
+                Class::Integrity
+            }
             Refusal::NoRoom { .. } => Class::Space,
             Refusal::NotInAnInitrd => Class::Usage,
             Refusal::Preserve { .. } | Refusal::Upper { .. } => Class::Preserve,

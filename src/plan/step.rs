@@ -10,6 +10,8 @@ use super::layout::Shape;
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice, Upper};
 use super::teardown::Standing;
+use super::tree_layout::NewTable;
+use super::tree_root::{self, BootWish};
 use crate::config::request::preserve::NewFileSystem;
 use crate::config::request::{Named, SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
@@ -85,6 +87,19 @@ impl Changes {
             files: changes.files.iter().map(|f| f.path.clone()).collect(),
             ignition: changes.ignition.is_some(),
         }
+    }
+}
+
+impl Changes {
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        let Changes {
+            append,
+            remove,
+            files,
+            ignition,
+        } = self;
+        append.is_empty() && remove.is_empty() && files.is_empty() && !ignition
     }
 }
 
@@ -188,6 +203,47 @@ pub enum Step {
     },
     /// Read the body back from the disk and compare.
     ReadBack,
+    /// Open the image of a tree, read its head, and find out what it is and whether it fits. Nothing has been
+    /// written yet.
+    OpenTree {
+        /// Where it is, without secrets.
+        locations: Vec<String>,
+        /// Digest of the download.
+        digest: Option<Digest>,
+        /// Digest of the content.
+        content_digest: Option<Digest>,
+        /// The table that the disk will have.
+        table: NewTable,
+    },
+    /// Make the kernel know the partitions of a fresh table, which stays in memory.
+    MakePartitions {
+        /// The table.
+        table: NewTable,
+    },
+    /// Make their file systems.
+    MakeFileSystems {
+        /// Which.
+        filesystems: Vec<tree_root::NewFileSystem>,
+    },
+    /// Unpack the tree into its partition, and check every proof.
+    UnpackTree {
+        /// Number of the partition.
+        partition: u32,
+    },
+    /// Make the tree this disk's: /etc/fstab and /etc/machine-id.
+    SettleTree {
+        /// Number of the partition.
+        partition: u32,
+        /// PARTUUID of the root.
+        root: String,
+        /// PARTUUID of the EFI system partition.
+        esp: String,
+    },
+    /// Put what starts the tree's kernel onto the disk.
+    InstallBootloader {
+        /// What, and with which words.
+        wish: BootWish,
+    },
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
     OpenPartitions {
         /// Numbers of kept partitions that are opened too.
@@ -425,6 +481,12 @@ impl Step {
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
             Step::OpenPartitions { .. } => "openPartitions",
+            Step::OpenTree { .. } => "openTree",
+            Step::MakePartitions { .. } => "makePartitions",
+            Step::MakeFileSystems { .. } => "makeFileSystems",
+            Step::UnpackTree { .. } => "unpackTree",
+            Step::SettleTree { .. } => "settleTree",
+            Step::InstallBootloader { .. } => "installBootloader",
             Step::ChangeSystem { .. } => "changeSystem",
             Step::MakeFilesystem { .. } => "makeFilesystem",
             Step::GrowFilesystem { .. } => "growFilesystem",
@@ -457,6 +519,10 @@ impl Step {
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
+            | Step::MakeFileSystems { .. }
+            | Step::UnpackTree { .. }
+            | Step::SettleTree { .. }
+            | Step::InstallBootloader { .. }
             | Step::ChangeSystem { .. }
             | Step::KeepPaths { .. }
             | Step::MakeFilesystem { .. }
@@ -471,6 +537,8 @@ impl Step {
             | Step::OpenImage { .. }
             | Step::ReadBack
             | Step::OpenPartitions { .. }
+            | Step::OpenTree { .. }
+            | Step::MakePartitions { .. }
             | Step::ClosePartitions
             | Step::RereadPartitions
             | Step::BootEntry { .. }
@@ -510,6 +578,12 @@ impl Step {
             | Step::WriteBody { .. }
             | Step::ReadBack
             | Step::OpenPartitions { .. }
+            | Step::OpenTree { .. }
+            | Step::MakePartitions { .. }
+            | Step::MakeFileSystems { .. }
+            | Step::UnpackTree { .. }
+            | Step::SettleTree { .. }
+            | Step::InstallBootloader { .. }
             | Step::ChangeSystem { .. }
             | Step::KeepPaths { .. }
             | Step::MakeFilesystem { .. }
@@ -566,6 +640,12 @@ impl fmt::Display for Step {
                 digest,
                 content_digest,
                 ..
+            }
+            | Step::OpenTree {
+                locations,
+                digest,
+                content_digest,
+                ..
             } => {
                 write!(f, "open image {}", locations.join(", then "))?;
                 match (digest, content_digest) {
@@ -618,6 +698,24 @@ impl fmt::Display for Step {
                 }
                 Ok(())
             }
+            Step::MakePartitions { table } => {
+                f.write_str("partitions of a new table, in memory only:")?;
+                for (i, p) in table.partitions.iter().enumerate() {
+                    let comma = if i == 0 { "" } else { "," };
+                    write!(f, "{comma} {} {} ({})", p.number, p.label, p.size.short())?;
+                }
+                Ok(())
+            }
+            Step::MakeFileSystems { filesystems } => {
+                let all: Vec<String> = filesystems.iter().map(ToString::to_string).collect();
+                write!(f, "ERASE: make {}", all.join(", "))
+            }
+            Step::UnpackTree { partition } => write!(
+                f,
+                "unpack the tree into partition {partition} and check every proof"
+            ),
+            Step::SettleTree { .. } => f.write_str("write /etc/fstab and empty /etc/machine-id"),
+            Step::InstallBootloader { wish } => write!(f, "{wish}"),
             Step::ChangeSystem { changes } => write!(f, "{changes}"),
             Step::MakeFilesystem { label, filesystem } => write!(
                 f,

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 pub use crate::host::load_option::{EntryKind, EspLocation, LoadOption};
+pub use crate::plan::disk_root::default_loader;
 
 use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::host::boot_entries::entry_number;
@@ -53,17 +54,6 @@ impl Entry {
                     .partuuid()
                     .is_some_and(|p| p.eq_ignore_ascii_case(partuuid))
         })
-    }
-}
-
-/// The loader that firmware looks for on a disk without entries (UEFI specification, section 3.5.1.1), for
-/// an architecture as `uname -m` names it.
-pub fn default_loader(arch: &str) -> Option<&'static str> {
-    match arch {
-        "x86_64" => Some("\\EFI\\BOOT\\BOOTX64.EFI"),
-        "aarch64" => Some("\\EFI\\BOOT\\BOOTAA64.EFI"),
-        "riscv64" => Some("\\EFI\\BOOT\\BOOTRISCV64.EFI"),
-        _ => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The one flow behind every entrance: config, facts, plan, run, report, handoff.
 
+use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::host::seed::Seed;
 use crate::host::{self, Facts, Place};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
+use crate::run::install::ItIsATree;
 use crate::run::{self, Machine};
 use crate::stream::{
     Budget, ClientCertificate, FetchOptions, Fetcher, HttpUrl, Keyring, Location, Proxies,
@@ -113,7 +115,7 @@ pub fn plan_only(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Pla
 
 /// The whole flow. The result says what shall happen to the machine.
 pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Handoff> {
-    let mission = prepare(entrance, reporter)?;
+    let mut mission = prepare(entrance, reporter)?;
     // A rehearsal is nobody's success: it is not reported.
     if entrance.cmdline.get("ironroot.mode") == Some("plan") {
         decide(entrance, &mission, reporter)?;
@@ -121,7 +123,17 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
             reason: "ironroot.mode=plan: nothing was touched".to_owned(),
         });
     }
-    let outcome = decide_and_run(entrance, &mission, reporter);
+    let mut outcome = decide_and_run(entrance, &mission, reporter);
+    if let Err(failure) = &outcome
+        && let Some(tree) = failure.source().and_then(|s| s.downcast_ref::<ItIsATree>())
+    {
+        // The plan was made for a disk image, and nothing has been written.
+        reporter.info(format!("the image: {tree}; planning again"));
+        if let Goal::Disk(install) = &mut mission.request.goal {
+            install.image.kind = wire::ImageKind::Tree;
+        }
+        outcome = decide_and_run(entrance, &mission, reporter);
+    }
     let word = outcome.as_ref().map(word_of);
     let told = webhook::send(
         &mission.fetcher,

@@ -115,6 +115,14 @@ impl Parts {
         self.budget.renew();
         ImageStream::open(&self.fetcher, request, self.budget.clone()).map(Some)
     }
+
+    /// Connects to the next part, which is kept as it is; `None` after the last.
+    pub fn next_file(&mut self) -> Result<Option<ImageStream>> {
+        if let Some(request) = self.waiting.front_mut() {
+            request.purpose = Purpose::File;
+        }
+        self.next_stream()
+    }
 }
 
 /// Tells what was proven.

@@ -8,17 +8,33 @@ use super::partitions::{self, Shared};
 use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::{LockedDisk, TargetDisk};
+use super::tree_disk::{OpenedTree, PartitionedTree};
 use super::{kept, make_filesystem, teardown, wipe};
-use crate::config::wire::{RecordPolicy, Wipe};
+use crate::config::wire::{ImageKind, RecordPolicy, Wipe};
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::plan::keep::Copy;
 use crate::plan::layout::{self, Layout, Length, Shape, extend};
 use crate::plan::step::{Span, Target};
 use crate::plan::teardown::Standing;
+use crate::plan::tree_layout::NewTable;
+use crate::plan::tree_root;
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
 use crate::units::{Bytes, MIB};
+
+/// What was to be written to a disk as it is, is a tree: another plan is needed. Nothing has been written.
+#[derive(Debug, thiserror::Error)]
+#[error("it is {0}, a tree of files")]
+pub struct ItIsATree(pub String);
+
+impl From<ItIsATree> for Failure {
+    fn from(tree: ItIsATree) -> Failure {
+        Failure::new(Class::Config, "the image is no disk image")
+            .caused_by(tree)
+            .hint("set `image.kind` to Tree")
+    }
+}
 
 /// How far an installation is.
 #[derive(Debug)]
@@ -31,6 +47,10 @@ pub enum Stage {
     Locked(TargetDisk),
     /// The image's head is here and fits; from here on bytes may change.
     Opened(Box<Opened>),
+    /// The same of a tree, and its table is made.
+    OpenedTree(Box<OpenedTree>),
+    /// The kernel knows the partitions of that table, which is in memory only.
+    PartitionedTree(Box<PartitionedTree>),
     /// The body is on the disk and every proof was good.
     Written(Box<Written>),
     /// The same, and its partitions, which no table on the disk names yet, can be mounted.
@@ -84,6 +104,8 @@ impl Stage {
             Stage::Stacked(_) => "stacked",
             Stage::Locked(_) => "locked",
             Stage::Opened(_) => "opened",
+            Stage::OpenedTree(_) => "openedTree",
+            Stage::PartitionedTree(_) => "partitionedTree",
             Stage::Written(_) => "written",
             Stage::Working(_) => "working",
             Stage::Complete(..) => "complete",
@@ -156,8 +178,21 @@ impl Stage {
         }
         let Source { image, root, .. } = source;
         source_disk::must_not_be_target(root, &image.locations, disk.target())?;
-        let mut stream = source.open(Purpose::Disk, budget)?;
+        let (mut stream, several) = if image.kind == ImageKind::Auto {
+            let mut parts = source.parts(Purpose::DiskOrTree, budget)?;
+            let stream = parts
+                .next_stream()?
+                .ok_or_else(|| Failure::new(Class::Bug, "the image has no part"))?;
+            (stream, parts.count() > 1)
+        } else {
+            (source.open(Purpose::Disk, budget)?, false)
+        };
         let first = source.first_block(&mut stream, reporter)?;
+        if image.kind == ImageKind::Auto
+            && let Some(what) = tree_root::instead_of_a_disk(&first, several)
+        {
+            return Err(ItIsATree(what).into());
+        }
         let length = stream.content_length();
         let head_len = usize::try_from(MIB).unwrap_or(usize::MAX);
         let head = first.get(..head_len).unwrap_or(&first);
@@ -181,12 +216,67 @@ impl Stage {
         })))
     }
 
+    /// Opens the image of a tree and fits it to the disk.
+    pub fn open_tree(
+        self,
+        source: &Source<'_>,
+        table: &NewTable,
+        budget: Budget,
+        reporter: &Reporter,
+    ) -> Result<Stage> {
+        match self {
+            Stage::Locked(disk) => OpenedTree::open(disk, source, table, budget, reporter)
+                .map(|opened| Stage::OpenedTree(Box::new(opened))),
+            other => Err(other.out_of_order("openTree")),
+        }
+    }
+
+    /// Makes the kernel know the partitions of a tree's table.
+    pub fn make_partitions(self, table: &NewTable) -> Result<Stage> {
+        match self {
+            Stage::OpenedTree(opened) => opened
+                .make_partitions(table)
+                .map(|made| Stage::PartitionedTree(Box::new(made))),
+            other => Err(other.out_of_order("makePartitions")),
+        }
+    }
+
+    /// Makes their file systems.
+    pub fn make_filesystems(self, make: impl FnOnce(&Shared) -> Result<()>) -> Result<Stage> {
+        match self {
+            Stage::PartitionedTree(tree) => {
+                make(tree.shared())?;
+                Ok(Stage::PartitionedTree(tree))
+            }
+            other => Err(other.out_of_order("makeFileSystems")),
+        }
+    }
+
+    /// Unpacks a tree into its partition. The verdict is the price of the next state.
+    pub fn unpack_tree(self, partition: u32, reporter: &Reporter) -> Result<Stage> {
+        match self {
+            Stage::PartitionedTree(tree) => {
+                let (shared, head, proof) = tree.unpack(partition, reporter)?;
+                Ok(Stage::Working(Box::new(Working {
+                    shared,
+                    head,
+                    proof,
+                })))
+            }
+            other => Err(other.out_of_order("unpackTree")),
+        }
+    }
+
     /// Writes the mark.
     pub fn mark(self, identity: &RecordIdentity) -> Result<Stage> {
         match self {
             Stage::Opened(opened) => {
                 head::write_mark(&opened.disk, identity)?;
                 Ok(Stage::Opened(opened))
+            }
+            Stage::OpenedTree(opened) => {
+                head::write_mark(opened.disk(), identity)?;
+                Ok(Stage::OpenedTree(opened))
             }
             other => Err(other.out_of_order("writeMark")),
         }
@@ -220,6 +310,10 @@ impl Stage {
             Stage::Opened(opened) => {
                 head::clear(&opened.disk, spans)?;
                 Ok(Stage::Opened(opened))
+            }
+            Stage::OpenedTree(opened) => {
+                head::clear(opened.disk(), spans)?;
+                Ok(Stage::OpenedTree(opened))
             }
             other => Err(other.out_of_order("clearDisk")),
         }

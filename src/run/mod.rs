@@ -21,6 +21,7 @@ pub mod source_disk;
 pub mod start;
 pub mod target_disk;
 pub mod teardown;
+pub mod tree_disk;
 pub mod wipe;
 pub mod zeros;
 
@@ -29,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::request::{Image, SystemChanges};
 use crate::error::{Class, Failure, Result, describe};
+use crate::image::boot::arguments::Edit;
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
 use crate::stream::{Budget, Fetcher, Keyring};
@@ -125,6 +127,12 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::WriteBody { .. }
         | Step::ReadBack
         | Step::OpenPartitions { .. }
+        | Step::OpenTree { .. }
+        | Step::MakePartitions { .. }
+        | Step::MakeFileSystems { .. }
+        | Step::UnpackTree { .. }
+        | Step::SettleTree { .. }
+        | Step::InstallBootloader { .. }
         | Step::ChangeSystem { .. }
         | Step::KeepPaths { .. }
         | Step::MakeFilesystem { .. }
@@ -268,10 +276,35 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
+        Step::OpenTree { table, .. } => stage.open_tree(
+            &source(machine)?,
+            table,
+            Budget::new(machine.retry_for),
+            machine.reporter,
+        ),
+        Step::MakePartitions { table } => stage.make_partitions(table),
+        Step::MakeFileSystems { filesystems } => stage.make_filesystems(|shared| {
+            tree_disk::make_filesystems(shared, filesystems, machine.reporter)
+        }),
+        Step::UnpackTree { partition } => stage.unpack_tree(*partition, machine.reporter),
+        Step::SettleTree {
+            partition,
+            root,
+            esp,
+        } => stage.work(step.name(), |working| {
+            tree_disk::settle(working.shared(), *partition, (root, esp), machine.reporter)
+        }),
+        Step::InstallBootloader { wish } => stage.work(step.name(), |working| {
+            tree_disk::install_bootloader(working.shared(), wish, machine.reporter)
+        }),
         Step::OpenPartitions { kept } => stage.open_partitions(kept),
-        Step::ChangeSystem { .. } => stage.work(step.name(), |working| {
+        Step::ChangeSystem { changes: planned } => stage.work(step.name(), |working| {
+            let mut changes = machine.changes.clone();
+            if planned.append.is_empty() && planned.remove.is_empty() {
+                changes.arguments = Edit::default();
+            }
             let system = installed_system(working, machine)?;
-            system.change(machine.changes, machine.ignition, machine.reporter)?;
+            system.change(&changes, machine.ignition, machine.reporter)?;
             system.unmount()
         }),
         Step::MakeFilesystem { label, filesystem } => stage.work(step.name(), |working| {

@@ -86,6 +86,22 @@ pub enum Purpose {
     Disk,
     /// To be the root of a session.
     Root,
+    /// To be unpacked into the root of a disk.
+    Tree,
+    /// To be found out: a disk where it is one, else a tree.
+    DiskOrTree,
+    /// To be kept as it is, whatever it is: a kernel or an initrd.
+    File,
+}
+
+impl Purpose {
+    /// Whether a file system that is only read serves it.
+    const fn takes_roots(self) -> bool {
+        match self {
+            Purpose::Root | Purpose::Tree | Purpose::DiskOrTree => true,
+            Purpose::Disk | Purpose::File => false,
+        }
+    }
 }
 
 /// What is done with a format.
@@ -174,10 +190,12 @@ pub(super) fn sniff(what: &str, head: &[u8], purpose: Purpose) -> Result<Sniffed
     if head.is_empty() {
         return Err(Failure::new(Class::Integrity, format!("{what} is empty")));
     }
-    let codec = match find(head) {
+    // A kernel or an initrd may be compressed: whoever starts it decodes it.
+    let found = find(head).filter(|_| purpose != Purpose::File);
+    let codec = match found {
         Some(format) => match format.handling {
             Handling::Decode(codec) => codec,
-            Handling::OnlyRoot if purpose == Purpose::Root => Codec::Raw,
+            Handling::OnlyRoot if purpose.takes_roots() => Codec::Raw,
             Handling::Refuse | Handling::OnlyRoot => {
                 return Err(unsupported(what, format.name, purpose));
             }
@@ -205,8 +223,9 @@ pub(super) fn sniff(what: &str, head: &[u8], purpose: Purpose) -> Result<Sniffed
 /// Refuses decoded content that is itself in a format that must not be written as it is.
 pub(super) fn check_content(what: &str, head: &[u8], purpose: Purpose) -> Result<()> {
     match find(head).map(|format| (format.handling, format.name)) {
+        _ if purpose == Purpose::File => Ok(()),
         None => Ok(()),
-        Some((Handling::OnlyRoot, _)) if purpose == Purpose::Root => Ok(()),
+        Some((Handling::OnlyRoot, _)) if purpose.takes_roots() => Ok(()),
         Some((Handling::Refuse | Handling::OnlyRoot, name)) => {
             Err(unsupported(what, name, purpose))
         }
@@ -242,13 +261,17 @@ fn is_cut(head: &[u8], magic: &[u8]) -> bool {
 
 fn unsupported(what: &str, name: &str, purpose: Purpose) -> Failure {
     let (wrong, hint) = match purpose {
-        Purpose::Disk => (
+        Purpose::Disk | Purpose::DiskOrTree => (
             "is not supported for a disk in this version",
             "convert it to qcow2 or to a raw image, compressed with zstd, gzip, xz, lz4 or bzip2 or not at all",
         ),
         Purpose::Root => (
             "is not supported in this version",
             "publish the root as squashfs, erofs, a tar archive or a raw disk image",
+        ),
+        Purpose::Tree | Purpose::File => (
+            "is no tree of files",
+            "publish the tree as a tar archive, squashfs or erofs",
         ),
     };
     Failure::new(

@@ -4,7 +4,7 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::preserve::NewFileSystem;
-use super::{Image, Problems, SystemChanges, image, system, wire};
+use super::{Image, Problems, SystemChanges, TreeDisk, image, system, tree, wire};
 use crate::config::quantity::SizeText;
 use crate::host::tables::PartitionKind;
 
@@ -54,6 +54,8 @@ pub struct DiskInstall {
     pub record: wire::RecordPolicy,
     /// Boot entries.
     pub efi: wire::Efi,
+    /// How a tree becomes bootable.
+    pub tree: TreeDisk,
     /// What is changed in the installed system.
     pub changes: SystemChanges,
 }
@@ -123,11 +125,7 @@ pub(super) fn read(
         .and_then(|text| named("disk.grow", text, problems));
     let partitions = additions(disk, problems);
     let image = image::read(config.image.as_ref()?, problems)?;
-    if image.kind == wire::ImageKind::Tree {
-        problems.unsupported("image.kind", true);
-    }
     Some(DiskInstall {
-        image,
         select: disk.select.clone(),
         pick: disk.pick,
         overwrite: disk.overwrite.unwrap_or(default),
@@ -138,6 +136,8 @@ pub(super) fn read(
         record: disk.record,
         wipe: disk.wipe,
         efi: disk.efi,
+        tree: tree::read(&image, disk, problems),
+        image,
         changes: system::read(config, disk, problems),
     })
 }

@@ -6,6 +6,7 @@ mod image;
 mod memory;
 pub mod preserve;
 pub mod system;
+mod tree;
 mod unsupported;
 
 #[cfg(test)]
@@ -18,6 +19,7 @@ pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
 pub use system::{SystemChanges, SystemFile};
+pub use tree::TreeDisk;
 
 use super::parse::Problem;
 use super::wire;

@@ -36,13 +36,12 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             partitions: _,
             guids: _,
             table,
-            bootloader,
+            bootloader: _,
             efi: _,
             kernel_arguments: _,
             files: _,
         } = disk;
         problems.unsupported("disk.table", table.is_some());
-        problems.unsupported("disk.bootloader", *bootloader != wire::Bootloader::Auto);
     }
     if let Some(report) = report {
         let wire::Report {

@@ -2,8 +2,10 @@
 //!
 //! A word ends at white space outside double quotes, as the kernel has it (kernel: lib/cmdline.c, `next_arg`).
 
+use serde::Serialize;
+
 /// A change of kernel arguments.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Edit {
     append: Vec<String>,
     remove: Vec<String>,

@@ -26,9 +26,19 @@ impl std::fmt::Debug for BlockReader<'_> {
 impl<'a> BlockReader<'a> {
     /// Begins with `first`, which was taken from `stream` already.
     pub fn new(stream: &'a mut ImageStream, first: Block, reporter: &'a Reporter) -> Self {
+        BlockReader::in_step("loadRoot", stream, first, reporter)
+    }
+
+    /// The same, in another step.
+    pub fn in_step(
+        step: &'static str,
+        stream: &'a mut ImageStream,
+        first: Block,
+        reporter: &'a Reporter,
+    ) -> Self {
         BlockReader {
             stream,
-            progress: Progress::new("loadRoot", reporter),
+            progress: Progress::new(step, reporter),
             block: Some(first),
             used: 0,
             read: 0,

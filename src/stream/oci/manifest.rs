@@ -29,6 +29,20 @@ const ROOTS: [&str; 3] = [
     "application/io.gardenlinux.squashfs",
 ];
 
+/// The kernel of a root that carries none itself. Current, then legacy.
+const KERNELS: [&str; 3] = [
+    "application/vnd.ironcore.image.kernel",
+    "application/vnd.ironcore.image.vmlinuz.v1alpha1.vmlinuz",
+    "application/io.gardenlinux.kernel",
+];
+
+/// Its initrd. Current, then legacy.
+const INITRDS: [&str; 3] = [
+    "application/vnd.ironcore.image.initramfs",
+    "application/vnd.ironcore.image.initramfs.v1alpha1.initramfs",
+    "application/io.gardenlinux.initrd",
+];
+
 /// Layers that are a part of a tree: each changes what those before it made.
 const TREES: [&str; 2] = [
     "application/vnd.oci.image.layer.v1.tar",
@@ -94,6 +108,12 @@ pub(super) fn read(text: &[u8], arch: &str, purpose: Purpose) -> Result<Next, St
         (None, Some(layers)) => match purpose {
             Purpose::Disk => disk(&layers).map(|digest| vec![digest]),
             Purpose::Root => root(&layers),
+            // What is wrong with it as a disk is what people want to know.
+            Purpose::DiskOrTree => match disk(&layers) {
+                Ok(digest) => Ok(vec![digest]),
+                Err(why) => with_boot_files(&layers).map_err(|_| why),
+            },
+            Purpose::Tree | Purpose::File => with_boot_files(&layers),
         }
         .map(Next::Layers),
         (None, None) => Err("it is no index and no manifest".to_owned()),
@@ -182,6 +202,23 @@ fn disk(layers: &[Entry]) -> Result<Digest, String> {
     Err(format!("{why}; its layers are: {}", shown(layers)))
 }
 
+/// A root as a file system, and behind it its kernel and its initrd where the image has both; else the layers of a
+/// tree. A disk is none.
+fn with_boot_files(layers: &[Entry]) -> Result<Vec<Digest>, String> {
+    let root = match of_type(layers, &ROOTS, &SUFFIXES).as_slice() {
+        [one] => *one,
+        [] => return tree(layers),
+        _ => return Err("it has more than one root".to_owned()),
+    };
+    let kernels = of_type(layers, &KERNELS, &SUFFIXES);
+    let initrds = of_type(layers, &INITRDS, &SUFFIXES);
+    let mut found = vec![root];
+    if let ([kernel], [initrd]) = (kernels.as_slice(), initrds.as_slice()) {
+        found.extend([*kernel, *initrd]);
+    }
+    found.iter().map(|e| parse_digest(&e.digest)).collect()
+}
+
 /// A file system before a disk before a tree: images for machines carry several forms of one system.
 fn root(layers: &[Entry]) -> Result<Vec<Digest>, String> {
     for types in [&ROOTS[..], &DISKS] {
@@ -191,6 +228,11 @@ fn root(layers: &[Entry]) -> Result<Vec<Digest>, String> {
             _ => return Err("it has more than one root".to_owned()),
         }
     }
+    tree(layers)
+}
+
+/// All layers of a tree.
+fn tree(layers: &[Entry]) -> Result<Vec<Digest>, String> {
     let tree = of_type(layers, &TREES, &TREE_SUFFIXES);
     if tree.is_empty() {
         return Err(format!(
@@ -338,6 +380,45 @@ mod tests {
         assert!(
             failure.contains("linux on riscv64") && failure.contains("arm64"),
             "{failure}"
+        );
+    }
+
+    #[test]
+    fn a_tree_for_a_disk_is_a_file_system_with_its_kernel_or_all_layers_and_never_a_disk() {
+        let read = |layers: &[String]| {
+            let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
+            read(text.as_bytes(), "x86_64", Purpose::Tree)
+        };
+        let found = |all: &[&str]| {
+            let all = all.iter().map(|c| digest(c).parse().unwrap()).collect();
+            Ok(Next::Layers(all))
+        };
+        let squashfs = layer("application/vnd.ironcore.image.squashfs", "a");
+        let kernel = layer("application/vnd.ironcore.image.kernel", "b");
+        let initrd = layer("application/vnd.ironcore.image.initramfs", "c");
+        let disk = layer("application/vnd.ironcore.image.rootfs", "d");
+        let tar = layer("application/vnd.oci.image.layer.v1.tar+gzip", "e");
+        assert_eq!(
+            read(&[initrd, disk.clone(), kernel.clone(), squashfs.clone()]),
+            found(&["a", "b", "c"])
+        );
+        assert_eq!(read(&[kernel, squashfs.clone()]), found(&["a"]));
+        let either = |layers: &[String]| {
+            let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
+            super::read(text.as_bytes(), "x86_64", Purpose::DiskOrTree)
+        };
+        assert_eq!(either(&[squashfs.clone(), disk.clone()]), found(&["d"]));
+        assert_eq!(either(&[squashfs]), found(&["a"]));
+        assert!(
+            either(&[])
+                .unwrap_err()
+                .contains("none of its layers is a disk")
+        );
+        assert_eq!(read(std::slice::from_ref(&tar)), found(&["e"]));
+        assert!(
+            read(&[disk])
+                .unwrap_err()
+                .contains("none of its layers is a root")
         );
     }
 

@@ -254,7 +254,8 @@ fn find(
         }
         let next = manifest::read(&text, question.arch, question.purpose).map_err(|why| {
             let hint = match question.purpose {
-                Purpose::Disk => "name an image with a raw disk as a layer of type application/vnd.ironcore.image.rootfs",
+                Purpose::Disk | Purpose::DiskOrTree => "name an image with a raw disk as a layer of type application/vnd.ironcore.image.rootfs",
+                Purpose::Tree | Purpose::File => "name an image with a layer of type application/vnd.ironcore.image.squashfs, or an ordinary container image of a whole system with its kernel",
                 Purpose::Root => "name an image with a layer of type application/vnd.ironcore.image.squashfs, or an ordinary container image of a whole system",
             };
             Failure::new(Class::Config, format!("{reference}: {why}")).hint(hint)

@@ -1,0 +1,421 @@
+//! A tree of files becomes a bootable disk: the steps, and, once the image's head has been read, what it is and
+//! whether there is room.
+
+use serde::Serialize;
+
+use super::disk_root::{self, default_loader};
+use super::memory_root::{self, Lengths};
+use super::refusal::Refusal;
+use super::step::{Changes, Step, Target};
+use super::tree_layout;
+use crate::config::request::DiskInstall;
+use crate::config::wire::{Bootloader, ImageKind};
+use crate::error::printable;
+use crate::host::tables::{self, Table};
+use crate::host::{Disk, Facts, Firmware, RecordIdentity};
+use crate::image::boot::arguments::Edit;
+use crate::image::superblock::{self, FileSystem};
+use crate::units::{Bytes, SectorSize};
+use tree_layout::{Guids, NewTable};
+
+/// A file system that is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewFileSystem {
+    /// Number of the partition.
+    pub partition: u32,
+    /// Which.
+    pub kind: NewFileSystemKind,
+    /// Its label.
+    pub label: &'static str,
+    /// Its UUID; of a FAT, the first 32 bits of it.
+    pub uuid: String,
+}
+
+/// Which file system is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NewFileSystemKind {
+    /// FAT, of an EFI system partition.
+    Fat,
+    /// ext4.
+    Ext4,
+}
+
+impl std::fmt::Display for NewFileSystem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            NewFileSystemKind::Fat => "FAT",
+            NewFileSystemKind::Ext4 => "ext4",
+        };
+        write!(f, "{kind} {:?} on partition {}", self.label, self.partition)
+    }
+}
+
+/// Who will start the kernel of a tree, and with what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BootWish {
+    /// Which boot loader.
+    pub bootloader: Bootloader,
+    /// How the kernel's words differ from those that the tree brings.
+    pub arguments: Edit,
+    /// PARTUUID of the root.
+    pub root: String,
+    /// PARTUUID of the EFI system partition.
+    pub esp: String,
+    /// The name under which firmware finds a boot program on a disk without entries; `None` where it is not known
+    /// for this architecture.
+    pub fallback: Option<String>,
+}
+
+impl std::fmt::Display for BootWish {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.bootloader {
+            Bootloader::Auto => {
+                "install what starts the tree's kernel: its unified kernel image, or systemd-boot"
+            }
+            Bootloader::Uki => "install the tree's unified kernel image",
+            Bootloader::SystemdBoot => "install systemd-boot, the tree's kernel and initrd",
+            Bootloader::Grub => "install GRUB",
+            Bootloader::ImageScript => "run the tree's own script, which installs a boot loader",
+            Bootloader::None => return f.write_str("install no boot loader"),
+        })?;
+        let words = self.arguments.appended();
+        if !words.is_empty() {
+            write!(f, ", with {}", printable(&words.join(" ")))?;
+        }
+        Ok(())
+    }
+}
+
+/// The steps between the lock and the commit of a disk whose root is unpacked from a tree.
+pub(super) fn steps(
+    install: &DiskInstall,
+    facts: &Facts,
+    (disk, target): (&Disk, &Target),
+    record: RecordIdentity,
+    keep_paths: Option<Step>,
+) -> Result<Vec<Step>, Refusal> {
+    for_disk_images_only(install)?;
+    let arch = &facts.machine.arch;
+    let wish = &install.tree;
+    can_boot(wish.bootloader, facts)?;
+    let [disk_guid, esp, root, filesystem] = facts.guids.as_slice() else {
+        return Err(Refusal::CannotBoot {
+            why: "the kernel gives no new GUIDs for its partitions".to_owned(),
+            next: "mount /proc",
+        });
+    };
+    let guids = Guids {
+        disk: disk_guid.clone(),
+        esp: esp.clone(),
+        root: root.clone(),
+        filesystem: filesystem.clone(),
+    };
+    let table =
+        tree_layout::partitions(target, arch, memory_root::identify::root_guid(arch), &guids)?;
+    let image = &install.image;
+    // The kernel's words go into what is made, not into what is there.
+    let changes = Changes {
+        append: Vec::new(),
+        remove: Vec::new(),
+        ..Changes::of(&install.changes)
+    };
+    let mut steps = vec![
+        Step::OpenTree {
+            locations: image.locations.iter().map(ToString::to_string).collect(),
+            digest: image.digest.clone(),
+            content_digest: image.content_digest.clone(),
+            table: table.clone(),
+        },
+        Step::WriteMark { record },
+    ];
+    steps.extend(disk_root::erase(disk, install.wipe, &[]));
+    steps.extend([
+        Step::MakePartitions {
+            table: table.clone(),
+        },
+        Step::MakeFileSystems {
+            filesystems: vec![
+                NewFileSystem {
+                    partition: tree_layout::ESP,
+                    kind: NewFileSystemKind::Fat,
+                    label: "ESP",
+                    uuid: guids.esp.clone(),
+                },
+                NewFileSystem {
+                    partition: tree_layout::ROOT,
+                    kind: NewFileSystemKind::Ext4,
+                    label: "root",
+                    uuid: guids.filesystem,
+                },
+            ],
+        },
+        Step::UnpackTree {
+            partition: tree_layout::ROOT,
+        },
+        Step::SettleTree {
+            partition: tree_layout::ROOT,
+            root: guids.root.clone(),
+            esp: guids.esp.clone(),
+        },
+    ]);
+    if !changes.is_empty() {
+        steps.push(Step::ChangeSystem { changes });
+    }
+    steps.extend(keep_paths);
+    steps.extend([
+        Step::InstallBootloader {
+            wish: BootWish {
+                bootloader: wish.bootloader,
+                arguments: install.changes.arguments.clone(),
+                root: guids.root,
+                esp: guids.esp,
+                fallback: default_loader(arch).map(str::to_owned),
+            },
+        },
+        Step::ClosePartitions,
+    ]);
+    Ok(steps)
+}
+
+/// Refuses what has a meaning only for the table of a disk image.
+fn for_disk_images_only(install: &DiskInstall) -> Result<(), Refusal> {
+    let given = [
+        ("image.verifyDisk", install.image.verify_disk),
+        ("disk.keep", !install.keep.is_empty()),
+        ("disk.grow", install.grow.is_some()),
+        ("disk.partitions", !install.partitions.is_empty()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((key, _)) => Err(Refusal::NotATree {
+            why: format!("`{key}` is carried out for disk images only in this version"),
+        }),
+    }
+}
+
+/// Refuses what is known to fail before the tree is looked at.
+fn can_boot(bootloader: Bootloader, facts: &Facts) -> Result<(), Refusal> {
+    let uefi = match bootloader {
+        Bootloader::Auto | Bootloader::Uki | Bootloader::SystemdBoot => true,
+        Bootloader::Grub | Bootloader::ImageScript | Bootloader::None => false,
+    };
+    if bootloader == Bootloader::Auto && facts.machine.firmware == Firmware::Bios {
+        return Err(Refusal::CannotBoot {
+            why: "this machine boots by BIOS, and of the boot loaders that are installed beside a tree none does"
+                .to_owned(),
+            next: "use a disk image, or, for a disk that goes into a UEFI machine, `disk.bootloader`: SystemdBoot or Uki",
+        });
+    }
+    if uefi && default_loader(&facts.machine.arch).is_none() {
+        return Err(Refusal::CannotBoot {
+            why: format!(
+                "the name of UEFI's boot program for {} is not known",
+                facts.machine.arch
+            ),
+            next: "use a disk image",
+        });
+    }
+    Ok(())
+}
+
+/// What a tree is, by its head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TreeImage {
+    /// A file system, which is mounted and copied.
+    FileSystem(FileSystem),
+    /// A tar archive, which is unpacked while it comes.
+    Tar,
+}
+
+impl std::fmt::Display for TreeImage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TreeImage::FileSystem(fs) => write!(f, "{fs}"),
+            TreeImage::Tar => f.write_str("a tar archive"),
+        }
+    }
+}
+
+/// Whether an image that begins with `head` is a tree.
+pub fn identify(head: &[u8]) -> Option<TreeImage> {
+    match superblock::of(head) {
+        Some(fs) => Some(TreeImage::FileSystem(fs)),
+        None => memory_root::identify::is_tar(head).then_some(TreeImage::Tar),
+    }
+}
+
+/// What an image that begins with `head` is, where it is no disk but a tree. `several`: it comes in layers.
+pub fn instead_of_a_disk(head: &[u8], several: bool) -> Option<String> {
+    let table = tables::read(
+        &mut std::io::Cursor::new(head),
+        Bytes(u64::MAX >> 1),
+        SectorSize::S512,
+    );
+    match identify(head) {
+        // A file system that is made to be written to may be anything's first partition.
+        Some(TreeImage::FileSystem(FileSystem::Other { .. })) => None,
+        Some(image) if table == Table::None => Some(image.to_string()),
+        Some(_) | None if several => Some("an image in layers".to_owned()),
+        Some(_) | None => None,
+    }
+}
+
+/// What the tree is that begins with `head`, and the least that it must have to be whole. Fails before anything is
+/// written, where it does not fit.
+pub fn adopt(
+    head: &[u8],
+    lengths: Lengths,
+    target: &Target,
+    table: &NewTable,
+) -> Result<(TreeImage, Bytes), Refusal> {
+    let Some(image) = identify(head) else {
+        return Err(Refusal::NotATree {
+            why: "it begins with no file system and no tar archive".to_owned(),
+        });
+    };
+    let own = match &image {
+        TreeImage::FileSystem(fs) => fs.length().unwrap_or_default(),
+        TreeImage::Tar => Bytes::ZERO,
+    };
+    if let Some(exact) = lengths.exact.filter(|exact| own > *exact) {
+        return Err(Refusal::NotATree {
+            why: format!(
+                "it is cut short: {image} of {} bytes, and it has {}",
+                own.0, exact.0
+            ),
+        });
+    }
+    let content = lengths
+        .exact
+        .or(lengths.declared)
+        .unwrap_or_default()
+        .max(lengths.at_least)
+        .max(own);
+    let sure = match &image {
+        // The image lies beside what is copied out of it, which is no shorter.
+        TreeImage::FileSystem(FileSystem::Squashfs { .. } | FileSystem::Erofs { .. }) => {
+            content.0.saturating_mul(2)
+        }
+        // Mostly holes, perhaps.
+        TreeImage::FileSystem(FileSystem::Other { .. }) => 0,
+        TreeImage::Tar => content.0,
+    };
+    let root = table
+        .partition(tree_layout::ROOT)
+        .map_or(Bytes::ZERO, |p| p.size);
+    if sure > root.0 {
+        let beside = target.size.0.saturating_sub(root.0);
+        return Err(Refusal::TooSmall {
+            disk: target.name.clone(),
+            what: format!("the root, unpacked from {image}, with the EFI system partition"),
+            need: Bytes(sure.saturating_add(beside)),
+            have: target.size,
+        });
+    }
+    Ok((image, own))
+}
+
+/// Whether the kind of image asks for these steps.
+pub(super) fn is_wanted(install: &DiskInstall) -> bool {
+    install.image.kind == ImageKind::Tree
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::record::DiskIdentity;
+    use crate::units::MIB;
+
+    fn fits(head: &[u8], lengths: Lengths, mib: u64) -> Result<(TreeImage, Bytes), Refusal> {
+        let guid = "a0000000-1111-4222-8333-444444444444".to_owned();
+        let target = Target {
+            path: "/dev/x".into(),
+            name: "x".to_owned(),
+            dev: None,
+            size: Bytes(mib * MIB),
+            sector: SectorSize::S512,
+            identity: DiskIdentity::default(),
+        };
+        let guids = Guids {
+            disk: guid.clone(),
+            esp: guid.clone(),
+            root: guid.clone(),
+            filesystem: guid,
+        };
+        let table = tree_layout::partitions(&target, "x86_64", None, &guids)?;
+        adopt(head, lengths, &target, &table)
+    }
+
+    fn squashfs(length: u64) -> Vec<u8> {
+        let mut head = vec![0; 4096];
+        head[..4].copy_from_slice(b"hsqs");
+        head[40..48].copy_from_slice(&length.to_le_bytes());
+        head
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_the_numbers() {
+        let lengths = Lengths::default();
+        // The root of a disk of 512 MiB has 446.
+        assert!(fits(&squashfs(223 * MIB), lengths, 512).is_ok());
+        let refusal = fits(&squashfs(224 * MIB), lengths, 512).unwrap_err();
+        let text = refusal.to_string();
+        assert!(
+            text.contains("needs 514.0 MiB") && text.contains("has 512.0 MiB"),
+            "{text}"
+        );
+        let declared = Lengths {
+            declared: Some(Bytes(1 << 40)),
+            ..lengths
+        };
+        let mut tar = vec![0; 512];
+        tar[257..262].copy_from_slice(b"ustar");
+        assert_eq!(fits(&tar, lengths, 512), Ok((TreeImage::Tar, Bytes(0))));
+        assert!(matches!(
+            fits(&tar, declared, 512),
+            Err(Refusal::TooSmall { .. })
+        ));
+    }
+
+    #[test]
+    fn a_tree_is_told_from_a_disk() {
+        let mut tar = vec![0; 1 << 20];
+        tar[257..262].copy_from_slice(b"ustar");
+        assert_eq!(
+            instead_of_a_disk(&tar, false).as_deref(),
+            Some("a tar archive")
+        );
+        assert_eq!(
+            instead_of_a_disk(&squashfs(1), false).as_deref(),
+            Some("squashfs")
+        );
+        assert_eq!(instead_of_a_disk(b"<html>", false), None);
+        assert!(instead_of_a_disk(&squashfs(1), true).is_some());
+        // A boot sector with a partition counts, whatever else is there.
+        tar[510..512].copy_from_slice(&[0x55, 0xaa]);
+        tar[446 + 4] = 0x83;
+        tar[446 + 8] = 1;
+        tar[446 + 12] = 100;
+        assert_eq!(instead_of_a_disk(&tar, false), None);
+    }
+
+    #[test]
+    fn what_is_no_tree_and_what_is_cut_short_is_refused() {
+        let lengths = Lengths::default();
+        for head in [&b"<html>"[..], &[0; 4096]] {
+            assert!(matches!(
+                fits(head, lengths, 512),
+                Err(Refusal::NotATree { .. })
+            ));
+        }
+        let exact = Lengths {
+            exact: Some(Bytes(MIB)),
+            ..lengths
+        };
+        let refusal = fits(&squashfs(2 * MIB), exact, 512).unwrap_err();
+        assert!(refusal.to_string().contains("cut short"), "{refusal}");
+    }
+}

@@ -1,0 +1,142 @@
+//! A tree of files becomes a bootable disk: from the head of its image to a root in which every proof was good, and
+//! what starts it. Until the commit the disk has no table: nothing here can boot before.
+
+mod boot_loader;
+mod esp;
+mod filesystems;
+mod fstab;
+mod kernels;
+mod loader_entry;
+mod rooted;
+mod settle;
+mod uki;
+mod unpack;
+
+pub use boot_loader::install as install_bootloader;
+pub use filesystems::make as make_filesystems;
+pub use settle::settle;
+
+use super::head::HeadHold;
+use super::image_source::{Parts, Source};
+use super::partitions::{Place, Shared};
+use super::source_disk;
+use super::target_disk::TargetDisk;
+use crate::error::{Class, Failure, Result};
+use crate::plan::memory_root::Lengths;
+use crate::plan::tree_layout::{self, NewTable};
+use crate::plan::tree_root::{self, TreeImage};
+use crate::report::Reporter;
+use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
+use crate::units::Bytes;
+
+/// The image of a tree whose first block is here.
+#[derive(Debug)]
+struct Incoming {
+    stream: ImageStream,
+    first: Block,
+    /// What comes after it, where the image is in layers.
+    parts: Parts,
+    /// Whether it came from a registry.
+    layered: bool,
+    image: TreeImage,
+    /// The least that the content must have to be whole.
+    at_least: Bytes,
+}
+
+/// A locked disk, and a tree that fits it.
+#[derive(Debug)]
+pub struct OpenedTree {
+    disk: TargetDisk,
+    incoming: Incoming,
+    head: HeadHold,
+}
+
+/// The same, and the kernel knows the partitions of the fresh table.
+#[derive(Debug)]
+pub struct PartitionedTree {
+    shared: Shared,
+    incoming: Incoming,
+    head: HeadHold,
+}
+
+impl OpenedTree {
+    /// Opens the image, finds out what it is and whether it fits.
+    pub fn open(
+        disk: TargetDisk,
+        source: &Source<'_>,
+        table: &NewTable,
+        budget: Budget,
+        reporter: &Reporter,
+    ) -> Result<OpenedTree> {
+        let locations = &source.image.locations;
+        source_disk::must_not_be_target(source.root, locations, disk.target())?;
+        let mut parts = source.parts(Purpose::Tree, budget)?;
+        let Some(mut stream) = parts.next_stream()? else {
+            return Err(Failure::new(Class::Bug, "the image has no part"));
+        };
+        let first = source.first_block(&mut stream, reporter)?;
+        let lengths = Lengths {
+            exact: stream.content_length().map(Bytes),
+            at_least: Bytes(stream.content_at_least()),
+            declared: source.image.content_size,
+        };
+        let (image, at_least) = tree_root::adopt(&first, lengths, disk.target(), table)?;
+        let layout = tree_layout::layout(table, disk.target())?;
+        if parts.count() > 1 {
+            reporter.info(format!("the image has {} layers", parts.count()));
+        }
+        let layered = locations.iter().any(|l| matches!(l, Location::Oci(_)));
+        Ok(OpenedTree {
+            disk,
+            incoming: Incoming {
+                stream,
+                first,
+                parts,
+                layered,
+                image,
+                at_least,
+            },
+            head: HeadHold::new(layout),
+        })
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &TargetDisk {
+        &self.disk
+    }
+
+    /// Makes the kernel know the partitions of `table`.
+    pub fn make_partitions(self, table: &NewTable) -> Result<PartitionedTree> {
+        let places: Vec<Place> = table
+            .partitions
+            .iter()
+            .map(|p| Place {
+                number: p.number,
+                start: p.start,
+                size: p.size,
+            })
+            .collect();
+        Ok(PartitionedTree {
+            shared: Shared::new(self.disk, &places)?,
+            incoming: self.incoming,
+            head: self.head,
+        })
+    }
+}
+
+impl PartitionedTree {
+    /// The disk and its partitions.
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Unpacks the tree into `partition` and checks every proof.
+    pub fn unpack(
+        self,
+        partition: u32,
+        reporter: &Reporter,
+    ) -> Result<(Shared, HeadHold, Verified)> {
+        let proof = unpack::unpack(self.incoming, self.shared.node(partition)?, reporter)?;
+        Ok((self.shared, self.head, proof))
+    }
+}
