@@ -87,9 +87,9 @@ fn a_wrong_config_is_told_with_path_and_line() {
             &["kind", "Ignition"],
         ),
         (
-            good.replace("\"select\"", "\"grow\": \"root\",\n    \"select\""),
-            8,
-            &["disk.grow", "not supported in this version"],
+            good.replace("\"disk\"", "\"network\": {},\n  \"disk\""),
+            7,
+            &["network", "not supported in this version"],
         ),
     ] {
         std::fs::write(file, &text).unwrap();

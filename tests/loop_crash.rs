@@ -14,7 +14,7 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use support::disk_image::{MIB, gpt, mbr, sha256};
 use support::fault_server::{Act, FaultServer, head};
 use support::loop_device::{LoopDevice, PATTERN, tool};
 use support::program::{Config, command};
+use support::traced::{self, Call};
 use support::verdict::{assert_complete_gpt, assert_installed_gpt, same};
 
 /// An image in a file, and the config that installs it.
@@ -144,78 +145,14 @@ fn assert_complete_or_marked(case: &Case, now: &[u8]) {
     assert!(text.contains("No problems found"), "{text}");
 }
 
-/// A write or a flush, as strace(1) saw it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Call {
-    /// Offset, length.
-    Write(usize, usize),
-    Flush,
-}
-
-/// How many writes and flushes the main thread makes. strace counts each thread for itself, and which writer
-/// gets which piece of the body is chance; so the kills are counted by the thread that makes all the others.
+/// How many writes and flushes the main thread makes.
 fn counts(case: &Case) -> [(&'static str, usize); 2] {
-    traced(case, None);
-    let text = std::fs::read_to_string(case.disk.directory().join("strace")).unwrap();
-    let main = text.split_once(' ').unwrap().0;
-    let count = |call: &str| {
-        let made = |line: &&str| line.starts_with(main) && line.contains(&format!(" {call}("));
-        text.lines().filter(made).count()
-    };
-    let counts = ["pwrite64", "fsync"].map(|call| (call, count(call)));
-    assert!(counts.iter().all(|(_, n)| *n >= 5), "{counts:?}\n{text}");
-    counts
+    traced::counts(&case.config(), &case.disk)
 }
 
-/// Runs an installation under strace, and has it killed when it is about to make the `n`th call of a kind.
-/// The calls that it made.
+/// Runs an installation, and has it killed when it is about to make the `n`th call of a kind.
 fn traced(case: &Case, kill: Option<(&str, usize)>) -> Vec<Call> {
-    let log = case.disk.directory().join("strace");
-    let mut strace = Command::new("strace");
-    strace
-        .args([
-            "-f",
-            "-qq",
-            "-s",
-            "0",
-            "-e",
-            "signal=none",
-            "-e",
-            "trace=pwrite64,fsync",
-        ])
-        .arg("-o")
-        .arg(&log);
-    if let Some((call, n)) = kill {
-        strace.args(["-e", &format!("inject={call}:signal=SIGKILL:when={n}")]);
-    }
-    let out = strace
-        .arg(env!("CARGO_BIN_EXE_ironroot"))
-        .args(["install", "--config"])
-        .arg(case.config().file())
-        .output()
-        .expect("strace");
-    let text = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.success(), kill.is_none(), "{text}");
-    if kill.is_some() {
-        assert!(!text.contains("FAILED"), "{text}");
-    }
-    std::fs::read_to_string(log)
-        .unwrap()
-        .lines()
-        .filter_map(|line| {
-            let (call, arguments) = line.split_once(' ')?.1.trim().split_once('(')?;
-            match call {
-                "fsync" => Some(Call::Flush),
-                "pwrite64" => {
-                    let arguments = arguments.split_once(')')?.0;
-                    let mut last = arguments.rsplit(", ");
-                    let offset = last.next()?.parse().ok()?;
-                    Some(Call::Write(offset, last.next()?.parse().ok()?))
-                }
-                _ => None,
-            }
-        })
-        .collect()
+    traced::install(&case.config(), &case.disk, kill)
 }
 
 #[test]

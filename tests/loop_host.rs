@@ -245,7 +245,7 @@ fn sector_size_kind_size_and_file_of_a_loop_device() {
         (made.device.as_path(), None)
     );
     assert!(disk.holders.is_empty());
-    let listing = host::listing::table(&host::probe(Path::new("/")).unwrap().disks);
+    let listing = host::listing::table(&host::probe(Path::new("/")).unwrap().disks, None);
     assert!(listing.contains(&format!(
         "{}  16.0 MiB  loop device\n",
         made.device.display()

@@ -13,88 +13,18 @@ mod support;
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::{Value, json};
-use support::disk_image::{MIB, sha256};
+use support::disk_image::sha256;
 use support::fault_server::{FaultServer, ok};
 use support::loop_device::{LoopDevice, tool};
 use support::program::{Config, Ended};
+use support::systems::{Part, check, image, read, write};
 
 const ROOT: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
 const LINUX: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 const ROOT_UUID: &str = "11111111-2222-4333-8444-555555555555";
 const BOOT_UUID: &str = "11111111-2222-4333-8444-666666666666";
-
-/// A partition: number, first MiB, MiB, type, and its file system.
-struct Part<'a> {
-    number: u32,
-    at: usize,
-    size: usize,
-    kind: &'a str,
-    uuid: &'a str,
-    label: &'a str,
-    tree: &'a Path,
-}
-
-/// A GPT image with these partitions, each an ext4 filled with a tree.
-fn image(parts: &[Part<'_>]) -> Vec<u8> {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("image");
-    let end = parts.iter().map(|p| p.at + p.size).max().unwrap();
-    let mut bytes = vec![0u8; (end + 1) * MIB];
-    std::fs::write(&file, &bytes).unwrap();
-    let mut script = "label: gpt\n".to_owned();
-    for part in parts {
-        script += &format!(
-            "p{} : start={}, size={}, type={}\n",
-            part.number,
-            part.at * 2048,
-            part.size * 2048,
-            part.kind
-        );
-    }
-    let script_file = directory.path().join("script");
-    std::fs::write(&script_file, script).unwrap();
-    let out = Command::new("sfdisk")
-        .args(["--quiet", "--no-reread", "--no-tell-kernel"])
-        .arg(&file)
-        .stdin(std::fs::File::open(&script_file).unwrap())
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "{out:?}");
-    let table = std::fs::read(&file).unwrap();
-    bytes.copy_from_slice(&table);
-    for part in parts {
-        let fs = directory.path().join("fs");
-        std::fs::write(&fs, vec![0u8; part.size * MIB]).unwrap();
-        tool(
-            "mke2fs",
-            &[
-                "-q",
-                "-F",
-                "-t",
-                "ext4",
-                "-U",
-                part.uuid,
-                "-L",
-                part.label,
-                "-d",
-                part.tree.to_str().unwrap(),
-                fs.to_str().unwrap(),
-            ],
-        );
-        let content = std::fs::read(&fs).unwrap();
-        bytes[part.at * MIB..][..content.len()].copy_from_slice(&content);
-    }
-    bytes
-}
-
-fn write(root: &Path, path: &str, text: &str) {
-    let path = root.join(path);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, text).unwrap();
-}
 
 const GRUB: &str = "set default=0\nmenuentry 'A' {\n\tlinux /vmlinuz-6.1 root=UUID=x ro quiet\n\tinitrd /initrd.img-6.1\n}\n";
 
@@ -156,27 +86,6 @@ fn install(image: &[u8], disk: &LoopDevice, keys: &Value, more: &[(&str, Value)]
         config = config.with(key, value.clone());
     }
     config.install(&[])
-}
-
-/// A file of the ext4 at `at` MiB of the disk, and its mode.
-fn read(disk: &LoopDevice, at: usize, path: &str) -> (String, String) {
-    let device = format!("{}?offset={}", disk.backing().display(), at * MIB);
-    let text = tool("debugfs", &["-R", &format!("cat {path}"), &device]);
-    let stat = tool("debugfs", &["-R", &format!("stat {path}"), &device]);
-    let mode = stat
-        .split("Mode:")
-        .nth(1)
-        .unwrap()
-        .split_whitespace()
-        .next()
-        .unwrap();
-    (text, mode.to_owned())
-}
-
-fn check(disk: &LoopDevice, at: usize, size: usize) {
-    let copy = disk.directory().join("fs");
-    std::fs::write(&copy, &disk.bytes()[at * MIB..][..size * MIB]).unwrap();
-    tool("e2fsck", &["-fn", copy.to_str().unwrap()]);
 }
 
 #[test]
@@ -368,4 +277,89 @@ fn an_ignition_config_is_where_coreos_looks_for_it() {
         14,
         &["no place on its disk where Ignition looks"],
     );
+}
+
+/// What would be hidden in the running system, because something is mounted over it there, is refused.
+#[test]
+fn a_file_below_what_is_mounted_at_boot_from_elsewhere_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    write(&root, "etc/os-release", "ID=x\n");
+    let fstab = "LABEL=elsewhere /srv ext4 defaults 0 2\n/dev/vdz1 /data ext4 nofail 0 2\ntmpfs /opt/x tmpfs\nLABEL=x /mnt ext4 noauto\n/dev/vda9 none swap\n";
+    write(&root, "etc/fstab", fstab);
+    let one = image(&[Part {
+        number: 1,
+        at: 1,
+        size: 16,
+        kind: ROOT,
+        uuid: ROOT_UUID,
+        label: "root",
+        tree: &root,
+    }]);
+    for (path, at) in [
+        ("/srv/a/b", "/srv"),
+        ("/data/a", "/data"),
+        ("/opt/x/a", "/opt/x"),
+    ] {
+        let files = json!({ "files": [{ "path": path, "contents": "x" }] });
+        fails(&one, &files, &[], 14, &[&format!("{path} lies below {at}")]);
+    }
+    let disk = LoopDevice::patterned(48);
+    let files = json!({ "files": [{ "path": "/mnt/a", "contents": "x" }, { "path": "/srvx", "contents": "x" }] });
+    install(&one, &disk, &files, &[]).succeeded();
+}
+
+/// A btrfs whose root and /var are subvolumes: a file goes to the one in which the running system looks.
+#[test]
+fn files_are_in_the_subvolume_that_is_mounted_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().join("empty");
+    std::fs::create_dir_all(&empty).unwrap();
+    let mut bytes = image(&[Part {
+        number: 1,
+        at: 1,
+        size: 64,
+        kind: ROOT,
+        uuid: BOOT_UUID,
+        label: "x",
+        tree: &empty,
+    }]);
+    let fs = directory.path().join("fs");
+    std::fs::write(&fs, vec![0u8; 64 << 20]).unwrap();
+    let fs = fs.to_str().unwrap();
+    tool("mkfs.btrfs", &["-q", "--mixed", "-U", ROOT_UUID, fs]);
+    let place = directory.path().join("place");
+    std::fs::create_dir_all(&place).unwrap();
+    let at = place.to_str().unwrap();
+    tool("mount", &["-o", "loop", fs, at]);
+    for name in ["@", "@var"] {
+        tool(
+            "btrfs",
+            &["subvolume", "create", place.join(name).to_str().unwrap()],
+        );
+    }
+    write(&place, "@/etc/os-release", "ID=x\n");
+    write(
+        &place,
+        "@/etc/fstab",
+        &format!(
+            "UUID={ROOT_UUID} / btrfs subvol=@ 0 0\nUUID={ROOT_UUID} /var btrfs subvol=@var 0 0\n"
+        ),
+    );
+    std::fs::create_dir_all(place.join("@/var")).unwrap();
+    tool("umount", &[at]);
+    bytes[1 << 20..][..64 << 20].copy_from_slice(&std::fs::read(fs).unwrap());
+
+    let disk = LoopDevice::patterned(80);
+    let files = json!({ "files": [{ "path": "/var/lib/x", "contents": "hello" }] });
+    install(&bytes, &disk, &files, &[]).succeeded();
+    std::fs::write(fs, &disk.bytes()[1 << 20..][..64 << 20]).unwrap();
+    tool("mount", &["-o", "loop,ro", fs, at]);
+    let (right, wrong) = (
+        std::fs::read_to_string(place.join("@var/lib/x")),
+        place.join("@/var/lib/x").exists(),
+    );
+    tool("umount", &[at]);
+    assert_eq!(right.unwrap(), "hello");
+    assert!(!wrong);
 }

@@ -66,7 +66,11 @@ fn a_whole_debian_is_the_same_after_unpacking_and_after_copying() {
             .spawn()
             .unwrap();
         let (top, root) = directory(place, "unpacked");
-        let census = unpack(tar.stdout.as_mut().unwrap(), &root, &Options::default());
+        let census = unpack(
+            &mut std::io::BufReader::new(tar.stdout.as_mut().unwrap()),
+            &root,
+            &Options::default(),
+        );
         let census = census.unwrap_or_else(|failure| panic!("{}", chain(&failure)));
         assert!(tar.wait().unwrap().success());
         assert_same("unpacked", &wanted, &without_blocks(walk(&top)));

@@ -5,7 +5,7 @@ use ironroot::config::request::Request;
 use ironroot::config::{parse, source};
 use ironroot::host::tables::{CopyState, Gpt, PartitionKind, Table, TablePartition};
 use ironroot::host::{
-    BootEntries, BootEntry, Disk, Facts, Firmware, Machine, RecordFound, RecordIdentity,
+    BootEntries, BootEntry, Disk, Facts, Firmware, Machine, Place, RecordFound, RecordIdentity,
 };
 use ironroot::plan::{self, Handoff, Plan, Refusal, Step, identity};
 use ironroot::units::{Bytes, MIB, SectorSize};
@@ -289,6 +289,11 @@ fn none_boots_the_first_entry_that_is_not_a_network_one_and_only_once() {
     // It ran from its disk for an hour meanwhile.
     let later = plan_with(boot(Some(NOW - 3600), false));
     assert_eq!(word(&Ok(later)), "disk next, reboot");
+    // On a running Linux nobody asks what the firmware boots next.
+    let mut running = facts(RecordFound::None, Firmware::Uefi);
+    running.place = Place::Running;
+    let plan = plan::plan(&request, &running);
+    assert_eq!(word(&plan), "nothing, park");
     let nothing = plan_with(boot(None, true));
     assert_eq!(word(&Ok(nothing)), "nothing, park");
 }

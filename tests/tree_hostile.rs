@@ -262,7 +262,8 @@ fn archives_without_an_end_end_at_the_limits() {
             (Made::new().file("f", &"x".repeat(100_000)).0, "1.0 MiB"),
         ] {
             beside_a_canary(place, |_, root| {
-                let failure = unpack(&mut Endless(entry), root, &options).unwrap_err();
+                let failure = unpack(&mut std::io::BufReader::new(Endless(entry)), root, &options)
+                    .unwrap_err();
                 assert_eq!(failure.class(), Class::Integrity);
                 assert!(failure.to_string().contains(what), "{failure}");
             });
@@ -286,7 +287,7 @@ fn sizes_that_lie_are_cut_off_and_hold_no_memory() {
         // It says how much it is, and is it: the place is too small, and both numbers are told.
         beside_a_canary(place, |_, root| {
             let bytes = claims(b"1073741824");
-            let mut source = (&bytes[..]).chain(repeat(1));
+            let mut source = (&bytes[..]).chain(std::io::BufReader::new(repeat(1)));
             let failure = unpack(&mut source, root, &Options::default()).unwrap_err();
             let text = chain(&failure);
             assert_eq!(failure.class(), Class::Space, "{text}");

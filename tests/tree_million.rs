@@ -46,10 +46,10 @@ fn a_million_entries_need_little_memory() {
     isolated("mode=0755,nr_inodes=0", |place| {
         let (_, root) = directory(place, "root");
         let before = resident();
-        let mut source = Million {
+        let mut source = std::io::BufReader::new(Million {
             next: 0,
             ready: vec![],
-        };
+        });
         let census = unpack(&mut source, &root, &Options::default()).unwrap();
         assert_eq!((census.entries, census.hard_links), (1_000_000, 999_999));
         let grown = resident().saturating_sub(before);

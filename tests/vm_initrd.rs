@@ -97,6 +97,51 @@ fn dracut_with_networkd_runs_debian_by_a_name_of_the_lease() {
     runs("bookworm-networkd", &format!("{CONFIG} {EMERGENCY}"));
 }
 
+/// A path on the disk, which is blank at first, in an initrd that systemd runs: the system that it starts writes to it,
+/// and unmounts it.
+#[test]
+fn dracut_keeps_a_preserved_path_mounted_into_debian() {
+    let sum = std::fs::read_to_string(lab("debian.squashfs.sha256")).unwrap();
+    let config = serde_json::json!({
+        "apiVersion": "ironroot.dev/v1alpha1",
+        "kind": "BootConfig",
+        "image": {
+            "url": "http://10.0.2.2:8080/debian.squashfs",
+            "digest": format!("sha256:{}", sum.split_whitespace().next().unwrap()),
+        },
+        "memory": {},
+        "preserve": [{
+            "target": "/var/lib/systemd",
+            "source": { "disk": { "serial": "initrd-disk" } },
+            "subdir": "state",
+            "format": "IfBlank",
+        }],
+    });
+    let config = config.to_string().replace('"', "%22");
+    let words = format!("ironroot.config=data:,{config} {EMERGENCY}");
+    let scenario = scenario("initrd-preserve");
+    let reached = "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=";
+    let console = boot(&scenario, "bookworm-networkd", &words, &[reached]).good();
+    assert!(console.contains("failed=[]"), "{console}");
+    let disk = scenario.file("disk.raw");
+    let disk = disk.to_str().unwrap();
+    let tool = |program: &str, args: &[&str]| {
+        let out = std::process::Command::new(program)
+            .args(args)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
+    };
+    // What systemd saves when the machine goes down.
+    let seed = tool("debugfs", &["-R", "stat /state/random-seed", disk]);
+    assert!(seed.contains("Type: regular"), "{seed}");
+    let header = tool("dumpe2fs", &["-h", disk]);
+    assert!(
+        header.contains("Filesystem state:         clean") && !header.contains("needs_recovery"),
+        "{header}"
+    );
+}
+
 #[test]
 fn initramfs_tools_panics_with_the_reason_and_restarts() {
     let words =

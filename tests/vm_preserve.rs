@@ -49,14 +49,21 @@ impl Bench {
 
     /// Boots for `claim`, until `marker` and then to the end of the machine; what the console said.
     fn boot(&self, claim: &str, preserve: &Value, words: &str, more: &[&str]) -> String {
-        let config = json!({
+        let parts = json!({ "metadata": { "claim": claim }, "preserve": preserve });
+        self.boot_with(parts, words, more)
+    }
+
+    /// The same with other `parts` of a config.
+    fn boot_with(&self, parts: Value, words: &str, more: &[&str]) -> String {
+        let mut config = json!({
             "apiVersion": "ironroot.dev/v1alpha1",
             "kind": "BootConfig",
-            "metadata": { "claim": claim },
             "image": { "url": "/dev/vda" },
             "memory": {},
-            "preserve": preserve,
         });
+        if let Value::Object(parts) = parts {
+            config.as_object_mut().unwrap().extend(parts);
+        }
         let config = config.to_string().replace('"', "%22");
         let words =
             format!("ip=off ironroot.on-failure=poweroff {words} ironroot.config=data:,{config}");
@@ -178,4 +185,32 @@ fn debian_finds_what_is_preserved_and_unmounts_it() {
     );
     let boots = boots.lines().filter(|l| !l.contains("BOOT ID")).count();
     assert_eq!(boots, 2, "both boots are in the journal");
+}
+
+/// Two boots of a real system whose root itself is kept: what it wrote is there again, its machine id above all, and
+/// the file system needs no repair.
+#[test]
+fn debian_runs_with_a_root_whose_writes_stay_on_a_disk() {
+    let bench = Bench::new("debian.squashfs");
+    let state = bench.state.to_str().unwrap();
+    run("mke2fs", &["-q", "-t", "ext4", "-L", "ROOT", state]);
+    let parts =
+        json!({ "memory": { "upper": { "source": { "label": "ROOT" }, "subdir": "debian" } } });
+    let more = [
+        "--memory=1024",
+        "--timeout=560",
+        "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=",
+    ];
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let console = bench.boot_with(parts.clone(), "demo.poweroff", &more);
+        assert!(console.contains("failed=[]"), "{console}");
+        assert!(!console.contains("had errors"), "{console}");
+        // The journal may have to be replayed, as a root is never unmounted; nothing may be wrong beside it.
+        run("e2fsck", &["-p", state]);
+        let id = bench.debugfs("cat /debian/upper/etc/machine-id");
+        assert_eq!(id.trim().len(), 32, "{id}");
+        ids.push(id);
+    }
+    assert_eq!(ids[0], ids[1]);
 }

@@ -177,3 +177,44 @@ fn openrc_starts_as_init_itself_and_below_busybox() {
         assert!(console.contains("crashed=[]"), "{console}");
     }
 }
+
+/// A machine with two NUMA nodes, and a kernel with SELinux that has no policy yet, as it is when the new system starts.
+#[test]
+fn pages_come_from_all_numa_nodes_and_a_kernel_with_selinux_starts_the_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = lab("tiny.squashfs");
+    let script = format!(
+        "unsquashfs -quiet -no-progress -dest root {}
+        mkdir -p root/etc/selinux; echo SELINUX=enforcing >root/etc/selinux/config
+        mksquashfs root image.raw -quiet -no-progress; truncate -s %1M image.raw",
+        image.display()
+    );
+    sh(folder.path(), &script);
+    let words = r#"security=selinux selinux=1 gl.url=/dev/vda gl.live=1 ip=off init=/bin/sh -- -c "/bin/busybox cat /proc/self/mountinfo; /bin/busybox echo MOUNTS-SHOWN; /bin/busybox poweroff -f""#;
+    let console = Direct::new(&folder.path().join("image.raw"), words)
+        .run(&[
+            "--until=MOUNTS-SHOWN",
+            "--wait-end",
+            "--cpus=2",
+            "--qemu=-object",
+            "--qemu=memory-backend-ram,id=m0,size=256M",
+            "--qemu=-object",
+            "--qemu=memory-backend-ram,id=m1,size=256M",
+            "--qemu=-numa",
+            "--qemu=node,nodeid=0,cpus=0,memdev=m0",
+            "--qemu=-numa",
+            "--qemu=node,nodeid=1,cpus=1,memdev=m1",
+        ])
+        .good();
+    for place in ["image", "upper"] {
+        let place = format!(" /run/ironroot/{place} ");
+        let line = console.lines().find(|line| line.contains(&place));
+        let line = line.expect(&console);
+        assert!(line.contains("mpol=interleave:0-1"), "{line}");
+    }
+    // Such a kernel refuses labels as mount options until it has a policy.
+    assert!(
+        console.contains("this kernel takes no label for the root"),
+        "{console}"
+    );
+}

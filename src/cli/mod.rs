@@ -340,7 +340,8 @@ fn disks(cli: &Cli) -> Result<ExitCode> {
     if cli.json {
         print_json(&facts.disks)
     } else {
-        print(&host::listing::table(&facts.disks))
+        let booted_from = facts.machine.booted_from.as_deref();
+        print(&host::listing::table(&facts.disks, booted_from))
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -205,16 +205,18 @@ pub struct Disk {
     pub pick: Pick,
     /// What may be erased. Default: `IfBlank`, under `NetworkBootAlways` `IfOurs`.
     pub overwrite: Option<Overwrite>,
-    /// Partitions that survive: labels (with `*`) or numbers.
+    /// Partitions that survive: labels (with `*` and `?`) or numbers. Default: none.
     pub keep: Vec<String>,
     /// How the old content goes. Default: `Signatures`.
     pub wipe: Wipe,
-    /// Label or number of the partition that takes the rest of the disk.
+    /// Label or number of the image's partition that takes the free space behind it. Default: none.
     pub grow: Option<String>,
     /// Whether the disk carries the record of its installation.
     pub record: RecordPolicy,
-    /// Further partitions.
+    /// Further partitions, behind those of the image. Default: none.
     pub partitions: Vec<Partition>,
+    /// Whether disk and partitions keep the GUIDs of the image.
+    pub guids: Guids,
     /// Kind of a new partition table.
     pub table: Option<TableKind>,
     /// How the system is made bootable.
@@ -233,7 +235,7 @@ pub struct Disk {
 pub struct Select {
     /// Serial number, exactly.
     pub serial: Option<String>,
-    /// World wide name, exactly.
+    /// World wide name, exactly, as sysfs (`naa.…`, `eui.…`) or udev (`0x…`) writes it.
     pub wwn: Option<String>,
     /// Model; `*` and `?` match as in a shell.
     pub model: Option<String>,
@@ -305,13 +307,23 @@ pub enum RecordPolicy {
 pub struct Partition {
     /// GPT partition name.
     pub label: String,
-    /// Size: bytes with a unit, a percentage of the disk, or `Rest`.
+    /// Size: bytes with a unit, a percentage of the free space, or `Rest`.
     pub size: SizeText,
-    /// Type: `linux`, `esp`, `swap`, or a GUID.
+    /// Type: `linux`, `home`, `srv`, `var`, `tmp`, `swap`, `lvm`, `raid`, or a GUID. Default: `linux`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// File system to make.
+    /// File system to make: `ext4`, `xfs`, `vfat`. Default: none.
     pub filesystem: Option<String>,
+}
+
+/// Whether disk and partitions keep the GUIDs of the image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Guids {
+    /// They do, so that `root=PARTUUID=` inside the image finds its partition.
+    #[default]
+    Keep,
+    /// New random ones (for an MBR a new disk signature): two disks with one image can be told apart.
+    New,
 }
 
 /// Kind of a partition table.

@@ -4,6 +4,7 @@
 //! asked before the first write: a ZFS pool, for one, is in no list that can be read here.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use super::{DevNum, Disk, Holder, sysfs};
@@ -89,15 +90,31 @@ fn branch<'a>(
 /// Fills in [`Disk::holders`] of all `disks`.
 pub fn attach(root: &Path, disks: &mut [Disk]) {
     let graph = graph(root, disks);
+    // A device that stands on others may have partitions of its own.
+    let parts: BTreeMap<String, Vec<String>> = disks
+        .iter()
+        .map(|d| {
+            let parts = d.partitions.iter().map(|p| p.name.clone());
+            (d.name.clone(), parts.collect())
+        })
+        .collect();
     for disk in disks {
-        let own = std::iter::once(disk.name.clone())
-            .chain(disk.partitions.iter().map(|p| p.name.clone()));
-        disk.holders = reach(&graph, own.collect());
+        disk.holders = reach(&graph, &parts, &disk.name);
     }
 }
 
-/// Every holder of `devices`, and of what stands on them. Each device is visited once, so a loop ends.
-fn reach(graph: &BTreeMap<String, Node>, mut devices: Vec<String>) -> Vec<Holder> {
+/// Every holder of `disk` and its partitions, and of what stands on them. Each device is visited once, so a loop
+/// ends.
+fn reach(
+    graph: &BTreeMap<String, Node>,
+    parts: &BTreeMap<String, Vec<String>>,
+    disk: &str,
+) -> Vec<Holder> {
+    let with_parts = |device: &str| {
+        let own = parts.get(device).into_iter().flatten().cloned();
+        std::iter::once(device.to_owned()).chain(own)
+    };
+    let mut devices: Vec<String> = with_parts(disk).collect();
     let mut holders = Vec::new();
     let mut next = 0;
     while let Some(device) = devices.get(next).cloned() {
@@ -121,7 +138,7 @@ fn reach(graph: &BTreeMap<String, Node>, mut devices: Vec<String>) -> Vec<Holder
                 what: what.clone(),
             });
             if !devices.contains(holder) {
-                devices.push(holder.clone());
+                devices.extend(with_parts(holder));
             }
         }
     }
@@ -140,8 +157,8 @@ fn graph(root: &Path, disks: &[Disk]) -> BTreeMap<String, Node> {
         }
     }
     devices_above(root, disks, &mut graph);
-    mounts(root, &numbers, &mut graph);
-    swaps(root, &mut graph);
+    mounts(root, disks, &numbers, &mut graph);
+    swaps(root, disks, &mut graph);
     graph
 }
 
@@ -173,7 +190,7 @@ fn devices_above(root: &Path, disks: &[Disk], graph: &mut BTreeMap<String, Node>
         let below = disk
             .backing_file
             .as_ref()
-            .and_then(|file| device_name(root, file));
+            .and_then(|file| device_name(root, file, disks));
         if let Some(node) = below
             .filter(|b| *b != disk.name)
             .and_then(|b| graph.get_mut(&b))
@@ -238,7 +255,12 @@ fn what(dir: &Path, name: &str) -> String {
     format!("block device {name}")
 }
 
-fn mounts(root: &Path, numbers: &BTreeMap<DevNum, String>, graph: &mut BTreeMap<String, Node>) {
+fn mounts(
+    root: &Path,
+    disks: &[Disk],
+    numbers: &BTreeMap<DevNum, String>,
+    graph: &mut BTreeMap<String, Node>,
+) {
     let btrfs = btrfs_members(root);
     for line in sysfs::read_long(root.join("proc/self/mountinfo")).lines() {
         let Some(mount) = Mount::parse(line) else {
@@ -248,7 +270,7 @@ fn mounts(root: &Path, numbers: &BTreeMap<DevNum, String>, graph: &mut BTreeMap<
         let device = numbers
             .get(&mount.dev)
             .cloned()
-            .or_else(|| device_name(root, Path::new(&mount.source)))
+            .or_else(|| device_name(root, Path::new(&mount.source), disks))
             .filter(|device| graph.contains_key(device));
         let Some(device) = device else { continue };
         let siblings = btrfs.iter().find(|members| members.contains(&device));
@@ -319,7 +341,7 @@ impl Mount {
     }
 }
 
-fn swaps(root: &Path, graph: &mut BTreeMap<String, Node>) {
+fn swaps(root: &Path, disks: &[Disk], graph: &mut BTreeMap<String, Node>) {
     for line in sysfs::read_long(root.join("proc/swaps")).lines().skip(1) {
         let mut fields = line.split_whitespace();
         let (Some(path), Some(kind)) = (fields.next(), fields.next()) else {
@@ -330,15 +352,16 @@ fn swaps(root: &Path, graph: &mut BTreeMap<String, Node>) {
             continue;
         }
         let path = unescape(path);
-        let node = device_name(root, Path::new(&path)).and_then(|name| graph.get_mut(&name));
+        let node = device_name(root, Path::new(&path), disks).and_then(|name| graph.get_mut(&name));
         if let Some(node) = node {
             node.swap = true;
         }
     }
 }
 
-/// The kernel name of a device node, through links such as /dev/mapper/vg-root.
-fn device_name(root: &Path, path: &Path) -> Option<String> {
+/// The kernel name of a device node: through links such as /dev/mapper/vg-root, by its number where it is a node
+/// of its own (LVM and cryptsetup make such where no udev runs), and by the name of a map.
+fn device_name(root: &Path, path: &Path, disks: &[Disk]) -> Option<String> {
     let below = path.strip_prefix("/dev").ok()?;
     let dev = root.join("dev");
     let node = std::fs::canonicalize(dev.join(below)).ok();
@@ -346,7 +369,23 @@ fn device_name(root: &Path, path: &Path) -> Option<String> {
         .as_deref()
         .and_then(|node| node.strip_prefix(std::fs::canonicalize(&dev).ok()?).ok())
         .unwrap_or(below);
-    real.to_str().map(str::to_owned)
+    let number = node
+        .as_deref()
+        .and_then(|node| std::fs::metadata(node).ok())
+        .filter(|meta| meta.file_type().is_block_device())
+        .and_then(|meta| DevNum::of_rdev(meta.rdev()));
+    let devices = || {
+        let parts = |d: &'_ Disk| d.partitions.clone().into_iter().map(|p| (p.name, p.dev));
+        disks
+            .iter()
+            .flat_map(move |d| std::iter::once((d.name.clone(), d.dev)).chain(parts(d)))
+    };
+    let by_number = number.and_then(|n| devices().find(|(_, dev)| *dev == n));
+    let by_link = || disks.iter().find(|d| d.links.iter().any(|l| l == path));
+    by_number
+        .map(|(name, _)| name)
+        .or_else(|| by_link().map(|d| d.name.clone()))
+        .or_else(|| real.to_str().map(str::to_owned))
 }
 
 /// The kernel writes blanks, tabs, newlines and backslashes as three octal digits.

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use super::{Disk, DiskKind, RecordFound, RecordIdentity, holders};
 use crate::error::printable;
 
-/// One paragraph per disk, for people. Devices of the kernel's own that are not in use (loop, ram) are left
+/// One paragraph per disk, for people. `booted_from` is the PARTUUID that the firmware started this kernel from. Devices of the kernel's own that are not in use (loop, ram) are left
 /// out. What stands on a disk may have been written by anybody, and is made harmless for a terminal.
-pub fn table(disks: &[Disk]) -> String {
+pub fn table(disks: &[Disk], booted_from: Option<&str>) -> String {
     let shown: Vec<&Disk> = disks.iter().filter(|d| is_shown(d)).collect();
     if shown.is_empty() {
         return "no disks\n".to_owned();
@@ -18,7 +18,7 @@ pub fn table(disks: &[Disk]) -> String {
             text.push('\n');
         }
         let _ = writeln!(text, "{}", headline(disk));
-        for (name, value) in lines(disk, disks) {
+        for (name, value) in lines(disk, disks, booted_from) {
             let _ = writeln!(text, "  {name:<9} {value}");
         }
     }
@@ -58,7 +58,7 @@ fn kind(kind: DiskKind) -> &'static str {
     }
 }
 
-fn lines(disk: &Disk, all: &[Disk]) -> Vec<(&'static str, String)> {
+fn lines(disk: &Disk, all: &[Disk], booted_from: Option<&str>) -> Vec<(&'static str, String)> {
     let mut lines = vec![("select", selector(disk, all))];
     let mut add = |name, value: Option<String>| lines.extend(value.map(|v| (name, v)));
     add("serial", disk.serial.as_deref().map(printable));
@@ -73,7 +73,7 @@ fn lines(disk: &Disk, all: &[Disk]) -> Vec<(&'static str, String)> {
     for link in &disk.links {
         add("link", Some(printable(&link.display().to_string())));
     }
-    add("traits", Some(traits(disk)));
+    add("traits", Some(traits(disk, booted_from)));
     for (i, line) in holders::tree(&disk.name, &disk.holders)
         .into_iter()
         .enumerate()
@@ -109,7 +109,7 @@ pub fn selector(disk: &Disk, all: &[Disk]) -> String {
     format!("path={}", printable(&path.display().to_string()))
 }
 
-fn traits(disk: &Disk) -> String {
+fn traits(disk: &Disk, booted_from: Option<&str>) -> String {
     let mut traits = vec![];
     if let Some(sector) = disk.sector {
         traits.push(format!("{sector}-byte sectors"));
@@ -125,6 +125,9 @@ fn traits(disk: &Disk) -> String {
     }
     if disk.read_only {
         traits.push("read-only".to_owned());
+    }
+    if booted_from.is_some_and(|partuuid| disk.has_partition(partuuid)) {
+        traits.push("this machine was booted from it".to_owned());
     }
     traits.join(", ")
 }
@@ -202,7 +205,7 @@ mod tests {
             ..disk("nvme0n1")
         };
         assert_eq!(
-            table(&[disk]),
+            table(&[disk], None),
             "/dev/nvme0n1  480.0 GiB  nvme  FAST 9000\n  \
                select    serial=S1\n  \
                serial    S1\n  \
@@ -251,12 +254,12 @@ mod tests {
             kind: DiskKind::Loop,
             ..disk("loop0")
         };
-        assert_eq!(table(std::slice::from_ref(&unused)), "no disks\n");
+        assert_eq!(table(std::slice::from_ref(&unused), None), "no disks\n");
         let drive = Disk {
             size: Bytes::ZERO,
             kind: DiskKind::Optical,
             ..disk("sr0")
         };
-        assert!(table(&[unused, drive]).starts_with("/dev/sr0  no medium  optical\n"));
+        assert!(table(&[unused, drive], None).starts_with("/dev/sr0  no medium  optical\n"));
     }
 }

@@ -12,6 +12,7 @@ pub mod load_option;
 pub mod machine;
 pub mod named;
 mod order;
+pub mod seed;
 pub mod signatures;
 mod sysfs;
 pub mod tables;
@@ -55,6 +56,7 @@ pub fn without_disks(root: &Path) -> Facts {
         place: Place::default(),
         waited: false,
         init: None,
+        seed: seed::Seed::default(),
         now: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
@@ -90,6 +92,8 @@ pub struct Facts {
     pub waited: bool,
     /// `init=` of the kernel command line.
     pub init: Option<String>,
+    /// What new GUIDs are made of: the planner has no randomness of its own.
+    pub seed: seed::Seed,
     /// Seconds since 1970, for the record: the planner has no clock of its own.
     pub now: u64,
     /// GUIDs that nobody else has, for a new table: the planner has no randomness of its own.
@@ -357,6 +361,14 @@ pub struct Disk {
     pub unreadable: Option<String>,
 }
 
+impl Disk {
+    /// Whether the table on the disk has the partition with this PARTUUID.
+    pub fn has_partition(&self, partuuid: &str) -> bool {
+        let mut partitions = self.table.partitions().iter();
+        partitions.any(|p| p.partuuid.eq_ignore_ascii_case(partuuid))
+    }
+}
+
 /// An md array (kernel: Documentation/admin-guide/md.rst).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -502,4 +514,8 @@ pub struct RecordIdentity {
     pub version: String,
     /// When, in seconds since 1970.
     pub time: u64,
+    /// Numbers of the partitions that it keeps. A mark names them because the table on the disk may be any of
+    /// three: the old one, the one of kept partitions, the new one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<u32>,
 }

@@ -230,6 +230,15 @@ pub fn read<R: Read + Seek + ?Sized>(reader: &mut R, size: Bytes, sector: Sector
     }
 }
 
+/// The array of entries of the copy of a GPT that [`read`] takes its partitions from, byte for byte.
+pub fn gpt_entries<R: Read + Seek + ?Sized>(
+    reader: &mut R,
+    size: Bytes,
+    sector: SectorSize,
+) -> Option<Vec<u8>> {
+    gpt_copy::entries(reader, size, sector)
+}
+
 fn sector_sizes(own: SectorSize) -> impl Iterator<Item = SectorSize> {
     std::iter::once(own)
         .chain(

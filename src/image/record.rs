@@ -117,6 +117,8 @@ struct Payload {
     image: String,
     version: String,
     time: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kept: Vec<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     disk_guid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,6 +154,7 @@ pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
         image,
         version,
         time,
+        kept,
     } = record.identity.clone();
     let DiskIdentity {
         disk_guid,
@@ -165,6 +168,7 @@ pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
         image,
         version,
         time,
+        kept,
         disk_guid,
         mbr_signature,
         wwn,
@@ -242,6 +246,7 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
         image,
         version,
         time,
+        kept,
         disk_guid,
         mbr_signature,
         wwn,
@@ -255,6 +260,7 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
             image,
             version,
             time,
+            kept,
         },
         disk: DiskIdentity {
             disk_guid,

@@ -1,10 +1,12 @@
 //! What is zeroed before a new image goes on: every place where firmware, kernel or a probe would still
 //! see the old content.
 
+use super::keep;
 use super::step::Span;
 use crate::host::Disk;
+use crate::host::tables::TablePartition;
 use crate::image::record;
-use crate::units::{Bytes, MIB};
+use crate::units::{Bytes, MIB, SectorSize};
 
 /// How much goes at the end of the disk and of each partition. The furthest signature from an end is that of a
 /// Promise RAID, 3087 sectors before it (libblkid: superblocks/promise_raid.c).
@@ -75,6 +77,31 @@ pub fn whole(disk: &Disk, spare: &[Span]) -> Vec<Span> {
     out
 }
 
+/// What `kept` partitions need: their bytes, and both copies of the table that lists only them, which stands there
+/// by the time the rest goes; its step has zeroed LBA 0.
+pub fn spared(disk: &Disk, kept: &[TablePartition]) -> Vec<Span> {
+    let mut spared: Vec<Span> = kept
+        .iter()
+        .map(|p| Span {
+            start: p.start,
+            length: p.size,
+        })
+        .collect();
+    let sector = disk.sector.unwrap_or(SectorSize::S512);
+    if let Some((head, tail)) = keep::interim_places(disk.size, sector).filter(|_| !kept.is_empty())
+    {
+        let end = head.start.0.saturating_add(head.length.0);
+        spared.extend([
+            Span {
+                start: Bytes::ZERO,
+                length: Bytes(end),
+            },
+            tail,
+        ]);
+    }
+    spared
+}
+
 /// Adds what of the range from `start` to `end` is not in `spare`.
 fn without(start: u64, end: u64, spare: &[Span], out: &mut Vec<Span>) {
     let mut spare: Vec<(u64, u64)> = spare
@@ -97,6 +124,8 @@ fn without(start: u64, end: u64, spare: &[Span], out: &mut Vec<Span>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::extent;
+    use super::super::layout::space::Extent;
     use super::*;
     use crate::host::Partition;
     use proptest::prelude::*;
@@ -208,6 +237,43 @@ mod tests {
             for back in tail {
                 assert!(covered(&spans, end - back), "{back:#x} before {end}");
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_and_its_table_are_left_out(
+            mib in 8u64..200, large in any::<bool>(),
+            kept in proptest::collection::vec((1u64..200, 1u64..60), 1..4),
+            old in proptest::collection::vec((0u64..200, 1u64..60), 0..4),
+        ) {
+            let part = |(start, size): (u64, u64)| TablePartition {
+                number: 1,
+                start: Bytes(start * MIB),
+                size: Bytes(size * MIB),
+                kind: crate::host::tables::PartitionKind::Byte(1),
+                partuuid: String::new(),
+                name: None,
+                attributes: 0,
+            };
+            let kept: Vec<_> = kept.into_iter().map(part).collect();
+            let partitions = old.into_iter()
+                .map(|(start, size)| Partition { start: Bytes(start * MIB), size: Bytes(size * MIB), ..Partition::default() })
+                .collect();
+            let sector = if large { SectorSize::S4096 } else { SectorSize::S512 };
+            let disk = Disk { size: Bytes(mib * MIB), sector: Some(sector), partitions, ..Disk::default() };
+            let (head, tail) = keep::interim_places(disk.size, sector).unwrap();
+            let spared: Vec<Extent> = kept.iter().map(extent)
+                .chain([head, tail].map(|s| Extent { start: s.start.0, end: s.start.0 + s.length.0 }))
+                .collect();
+            let all = spans(&disk, &super::spared(&disk, &kept));
+            for span in &all {
+                let own = Extent { start: span.start.0, end: span.start.0 + span.length.0 };
+                prop_assert!(own.end <= disk.size.0 && own.start.is_multiple_of(sector.get()) && own.end.is_multiple_of(sector.get()));
+                prop_assert!(spared.iter().all(|s| !s.overlaps(own)), "{own:?}");
+            }
+            // The old head is gone behind the table.
+            prop_assert!(all.iter().any(|s| s.start.0 == head.start.0 + head.length.0));
         }
     }
 }

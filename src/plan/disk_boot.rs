@@ -3,7 +3,7 @@
 
 use super::Plan;
 use super::step::{Handoff, Step};
-use crate::host::{BootEntries, BootEntry, Facts, Firmware};
+use crate::host::{BootEntries, BootEntry, Facts, Firmware, Place};
 
 /// A machine that comes back over the network within this many seconds could not boot from its disk: it parks, and
 /// does not go round for ever.
@@ -11,12 +11,17 @@ const FAILED_WITHIN: u64 = 15 * 60;
 
 /// The plan.
 pub fn leave_alone(facts: &Facts) -> Plan {
-    let steps = match (&facts.machine.firmware, &facts.machine.boot) {
-        (Firmware::Uefi, Some(boot)) => by_uefi(boot, facts.now),
-        (Firmware::Uefi | Firmware::UefiWithoutVariables, _) => {
+    let machine = &facts.machine;
+    let steps = match (&facts.place, machine.firmware, &machine.boot) {
+        // That is no network boot: nobody asks what comes next.
+        (Place::Running, _, _) => vec![Step::Handoff(Handoff::Park {
+            reason: "bootPolicy is None: nothing was touched".to_owned(),
+        })],
+        (_, Firmware::Uefi, Some(boot)) => by_uefi(boot, facts.now),
+        (_, Firmware::Uefi | Firmware::UefiWithoutVariables, _) => {
             vec![park("the UEFI variables of this machine cannot be read")]
         }
-        (Firmware::Bios, _) => vec![park("this firmware cannot be told to boot the disk")],
+        (_, Firmware::Bios, _) => vec![park("this firmware cannot be told to boot the disk")],
     };
     Plan {
         summary: "bootPolicy is None: no block device is written".to_owned(),

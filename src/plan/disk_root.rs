@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use super::layout::Shape;
 use super::refusal::{Refusal, summary};
 use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, memory_root, target, tree_root};
-use crate::config::request::{DiskInstall, Request, Then};
+use super::{Plan, clear, keep, memory_root, preserve, target, tree_root};
+use crate::config::request::{DiskInstall, Named, Request, Then};
 use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
+use crate::host::tables::TablePartition;
 use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, MIB, SectorSize};
@@ -26,7 +28,14 @@ pub fn install(
     if let Some(refusal) = target::obstacle(disk, install.overwrite, facts) {
         return Err(refusal);
     }
-    may_overwrite(install.overwrite, disk, &identity)?;
+    let decision = keep::decide(&install.keep, disk);
+    let kept = decision.as_ref().map_or(&[][..], |d| d.kept.as_slice());
+    may_overwrite(install.overwrite, disk, &identity, kept)?;
+    let keep::Decision {
+        kept,
+        first,
+        mut notes,
+    } = decision?;
     if disk.size < SMALLEST_DISK {
         return Err(Refusal::TooSmall {
             disk: disk.name.clone(),
@@ -42,13 +51,28 @@ pub fn install(
         image: install.image.name(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         time: facts.now,
+        kept: kept.iter().map(|p| p.number).collect(),
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
-    let (mut steps, notes) = take(disk, &target, facts)?;
+    let kept_now = kept.clone();
+    let (mut steps, more) = take(disk, &target, facts)?;
+    notes.extend(more);
     if tree_root::is_wanted(install) {
-        steps.extend(tree_root::steps(install, facts, (disk, &target), record)?);
+        let lasting = preserve::lasting::decide(request, facts, disk, &[], &[])?;
+        notes.extend(lasting.notes.clone());
+        let keep_paths = keep_paths(lasting);
+        steps.extend(tree_root::steps(
+            install,
+            facts,
+            (disk, &target),
+            record,
+            keep_paths,
+        )?);
     } else {
-        steps.extend(body(install, disk, record));
+        let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
+        let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
+        notes.extend(lasting.notes.clone());
+        steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
     }
     steps.extend([
         Step::CommitHead {
@@ -59,6 +83,8 @@ pub fn install(
     // Who installs at each network boot must not come back by itself: without BootNext that is a loop.
     let repeats =
         request.policy == BootPolicy::NetworkBootAlways || install.record == RecordPolicy::Skip;
+    let replaced = disk.table.partitions().iter();
+    let replaced = replaced.map(|p| p.partuuid.clone()).collect();
     let start = match request.then {
         Then::Boot => Some(Start::Root),
         Then::Kexec => Some(Start::Kexec),
@@ -68,7 +94,7 @@ pub fn install(
     let mut efi = install.efi;
     efi.boot_next &= start.is_none() || !repeats;
     let repeats_now = repeats && start.is_none();
-    steps.extend(boot_entry(efi, facts, None, repeats_now));
+    steps.extend(boot_entry(efi, facts, None, replaced, repeats_now));
     let told = facts.machine.firmware == Firmware::Uefi && efi.boot_next;
     let hand = match handoff(request.then) {
         Handoff::Reboot if repeats && !told => Handoff::Park {
@@ -76,7 +102,8 @@ pub fn install(
         },
         other => other,
     };
-    steps.extend(start.and_then(|start| start_installed(facts, &target, start)));
+    let kept: Vec<u32> = kept_now.iter().map(|p| p.number).collect();
+    steps.extend(start.and_then(|start| start_installed(facts, &target, start, kept)));
     steps.push(Step::Handoff(hand));
     Ok(Plan {
         summary: format!("install {} on {target}", install.image.name()),
@@ -86,8 +113,23 @@ pub fn install(
     })
 }
 
+/// The step that provides paths which last, if there are any.
+fn keep_paths(lasting: preserve::lasting::Lasting) -> Option<Step> {
+    (!lasting.bindings.is_empty()).then_some(Step::KeepPaths {
+        sources: lasting.sources,
+        bindings: lasting.bindings,
+    })
+}
+
 /// The steps between the lock and the commit of a disk that takes an image as it is.
-fn body(install: &DiskInstall, disk: &Disk, record: RecordIdentity) -> Vec<Step> {
+fn body(
+    install: &DiskInstall,
+    disk: &Disk,
+    record: RecordIdentity,
+    (kept, first): (Vec<TablePartition>, keep::Copy),
+    shape: &Shape,
+    lasting: preserve::lasting::Lasting,
+) -> Vec<Step> {
     let image = &install.image;
     let mut steps = vec![
         Step::OpenImage {
@@ -95,23 +137,20 @@ fn body(install: &DiskInstall, disk: &Disk, record: RecordIdentity) -> Vec<Step>
             digest: image.digest.clone(),
             content_digest: image.content_digest.clone(),
             record: install.record,
+            shape: Box::new(shape.clone()),
         },
         Step::WriteMark { record },
     ];
-    steps.extend(erase(disk, install.wipe, &[]));
+    let spared = clear::spared(disk, &kept);
+    if !kept.is_empty() {
+        steps.push(Step::ReplaceTable { kept, first });
+    }
+    steps.extend(erase(disk, install.wipe, &spared));
     steps.push(Step::WriteBody {
         remember: image.verify_disk,
     });
     steps.extend(image.verify_disk.then_some(Step::ReadBack));
-    if !install.changes.is_empty() {
-        steps.extend([
-            Step::OpenPartitions,
-            Step::ChangeSystem {
-                changes: Changes::of(&install.changes),
-            },
-            Step::ClosePartitions,
-        ]);
-    }
+    steps.extend(work_on_partitions(shape, install, keep_paths(lasting)));
     steps
 }
 
@@ -127,7 +166,10 @@ pub fn take(
         return Ok((vec![Step::LockDisk { target }], vec![]));
     }
     let Teardown { devices, notes } = teardown::plan(disk, facts)?;
-    let mut steps = vec![Step::LockStack { target }];
+    let mut steps = vec![Step::LockStack {
+        target,
+        devices: devices.clone(),
+    }];
     steps.extend(devices.into_iter().map(|device| Step::TakeDown { device }));
     steps.push(Step::ClaimDisk);
     Ok((steps, notes))
@@ -147,6 +189,75 @@ pub fn erase(disk: &Disk, wipe: Wipe, spare: &[Span]) -> Vec<Step> {
         spans: clear::spans(disk, spare),
     };
     whole.into_iter().chain([signatures]).collect()
+}
+
+/// What the table shall be. A partition that is added and one that is kept under the same label are one.
+fn shape(
+    install: &DiskInstall,
+    facts: &Facts,
+    identity: &str,
+    kept: Vec<TablePartition>,
+    notes: &mut Vec<String>,
+) -> Shape {
+    let is_kept = |label: &String| kept.iter().any(|p| p.name.as_ref() == Some(label));
+    let (there, add): (Vec<_>, Vec<_>) = install
+        .partitions
+        .iter()
+        .cloned()
+        .partition(|wanted| is_kept(&wanted.label));
+    for wanted in there {
+        notes.push(format!(
+            "partition {:?} is kept as it is, not made again",
+            wanted.label
+        ));
+    }
+    Shape {
+        interim_guid: if kept.is_empty() {
+            String::new()
+        } else {
+            keep::interim_guid(identity)
+        },
+        kept,
+        grow: install.grow.clone(),
+        add,
+        guids: install.guids,
+        seed: facts.seed.clone(),
+    }
+}
+
+/// Between the verdict and the head: the partitions that are new or have grown, and the installed system.
+fn work_on_partitions(shape: &Shape, install: &DiskInstall, keep_paths: Option<Step>) -> Vec<Step> {
+    let make = shape.add.iter().filter_map(|added| {
+        Some(Step::MakeFilesystem {
+            label: added.label.clone(),
+            filesystem: added.filesystem?,
+        })
+    });
+    let grow = shape.grow.iter().map(|partition| Step::GrowFilesystem {
+        partition: partition.clone(),
+    });
+    let change = (!install.changes.is_empty()).then(|| Step::ChangeSystem {
+        changes: Changes::of(&install.changes),
+    });
+    let work: Vec<Step> = make.chain(grow).chain(change).chain(keep_paths).collect();
+    // What was added without a file system has old content to lose all the same.
+    if work.is_empty() && shape.add.is_empty() {
+        return work;
+    }
+    let kept = match work.last() {
+        Some(Step::KeepPaths { sources, .. }) => sources
+            .iter()
+            .filter_map(|source| match source.on_target {
+                Some(Named::Number(number)) => Some(number),
+                Some(Named::Label(_)) | None => None,
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    std::iter::once(Step::OpenPartitions { kept })
+        .chain(work)
+        .chain([Step::ClosePartitions])
+        .collect()
 }
 
 /// The steps that boot what is installed on `disk`: no block device is written.
@@ -172,10 +283,15 @@ pub fn boot_installed(
         Then::Reboot if !told => Some(Start::Kexec),
         Then::Reboot | Then::PowerOff | Then::Park => None,
     };
-    let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), start.is_none())
+    let required = start.is_none();
+    let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), vec![], required)
         .into_iter()
         .collect();
-    steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start)));
+    let kept = match &disk.record {
+        RecordFound::Installed(record) => record.kept.clone(),
+        RecordFound::None | RecordFound::Mark(_) | RecordFound::Foreign { .. } => Vec::new(),
+    };
+    steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start, kept)));
     let hand = match facts.machine.firmware {
         Firmware::Uefi if install.efi.boot_next => handoff(request.then),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => Handoff::Park {
@@ -225,7 +341,7 @@ fn handoff(then: Then) -> Handoff {
 }
 
 /// Starts the system from here; on a running Linux nothing is started.
-fn start_installed(facts: &Facts, target: &Target, start: Start) -> Option<Step> {
+fn start_installed(facts: &Facts, target: &Target, start: Start, kept: Vec<u32>) -> Option<Step> {
     let (place, switch) = match &facts.place {
         Place::Init => (PathBuf::from(memory_root::ROOT), Switch::Ours),
         Place::Initrd { sysroot } => (sysroot.clone(), Switch::Initrds),
@@ -237,16 +353,24 @@ fn start_installed(facts: &Facts, target: &Target, start: Start) -> Option<Step>
         place,
         init: facts.init.clone(),
         switch,
+        kept,
     })
 }
 
-fn boot_entry(efi: Efi, facts: &Facts, esp: Option<Esp>, required: bool) -> Option<Step> {
+fn boot_entry(
+    efi: Efi,
+    facts: &Facts,
+    esp: Option<Esp>,
+    replaced: Vec<String>,
+    required: bool,
+) -> Option<Step> {
     let wanted = efi.entry || efi.boot_next;
     match facts.machine.firmware {
         Firmware::Uefi if wanted => Some(Step::BootEntry {
             efi,
             description: "ironroot".to_owned(),
             esp,
+            replaced,
             required,
         }),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => None,
@@ -286,7 +410,12 @@ pub fn default_loader(arch: &str) -> Option<&'static str> {
     }
 }
 
-fn may_overwrite(overwrite: Overwrite, disk: &Disk, identity: &str) -> Result<(), Refusal> {
+fn may_overwrite(
+    overwrite: Overwrite,
+    disk: &Disk,
+    identity: &str,
+    kept: &[TablePartition],
+) -> Result<(), Refusal> {
     let refuse = |found: Vec<String>, allow| {
         Err(Refusal::NotBlank {
             disk: disk.name.clone(),
@@ -298,9 +427,19 @@ fn may_overwrite(overwrite: Overwrite, disk: &Disk, identity: &str) -> Result<()
         return Ok(());
     }
     match &disk.record {
-        RecordFound::Mark(_) if target::is_cut_off(disk, identity) => return Ok(()),
         RecordFound::Mark(_) | RecordFound::Installed(_) if overwrite == Overwrite::IfOurs => {
             return Ok(());
+        }
+        RecordFound::Mark(mark) if target::is_cut_off(disk, identity) => {
+            if !keep::forgets_one(&disk.table, mark, kept) {
+                return Ok(());
+            }
+            let mut found = vec![
+                "this installation was cut off here while it kept partitions that `disk.keep` does not name any more".to_owned(),
+            ];
+            let lost = disk.table.partitions().iter().filter(|p| !kept.contains(p));
+            found.extend(lost.map(keep::describe));
+            return refuse(found, "IfOurs");
         }
         RecordFound::Mark(mark) if mark.identity == identity => {
             let mut found = summary(&disk.contents);

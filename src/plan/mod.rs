@@ -8,6 +8,7 @@ pub mod clear;
 pub mod disk_boot;
 pub mod disk_root;
 pub mod identity;
+pub mod keep;
 pub mod layout;
 pub mod memory_root;
 pub mod preserve;

@@ -2,6 +2,7 @@
 //! order of what is attached.
 
 mod candidates;
+pub mod lasting;
 mod trouble;
 mod upper;
 
@@ -13,7 +14,7 @@ use serde::Serialize;
 use super::refusal::Refusal;
 use super::step::Step;
 use crate::config::request::preserve::{MountFlags, NewFileSystem, Preserved, depth, overlap};
-use crate::config::request::{Request, Source};
+use crate::config::request::{Named, Request, Source};
 use crate::config::wire::{OtherClaim, PreserveKind, PreserveMethod, Seed};
 use crate::error::printable;
 use crate::host::signatures::UNKNOWN;
@@ -63,6 +64,10 @@ pub struct SourceDevice {
     pub filesystem: String,
     /// UUID of the file system that was found: the opened device must have it.
     pub uuid: Option<String>,
+    /// PARTUUID, where it is a partition of a table.
+    pub partuuid: Option<String>,
+    /// It is this partition of the disk that is installed: the kernel gives it another number meanwhile.
+    pub on_target: Option<Named>,
     /// The device is blank and gets this file system.
     pub format: Option<NewFileSystem>,
     /// It is mounted read-only.
@@ -171,8 +176,17 @@ pub struct Decided {
 
 /// Decides everything that can be known before anything is opened.
 pub fn decide(request: &Request, facts: &Facts) -> Result<Decided, Refusal> {
+    let entries: Vec<&Preserved> = request.preserve.iter().collect();
+    decide_among(request, &entries, facts)
+}
+
+/// [`decide`] for some of the entries.
+fn decide_among(
+    request: &Request,
+    entries: &[&Preserved],
+    facts: &Facts,
+) -> Result<Decided, Refusal> {
     let devices = candidates::all(facts);
-    let entries = &request.preserve;
     let mut found: Vec<Result<&Candidate<'_>, Trouble>> = entries
         .iter()
         .map(|entry| candidates::find(&entry.source, &devices, facts))
@@ -182,6 +196,7 @@ pub fn decide(request: &Request, facts: &Facts) -> Result<Decided, Refusal> {
     for device in &devices {
         let users: Vec<(usize, &Preserved)> = entries
             .iter()
+            .copied()
             .enumerate()
             .filter(|(i, _)| {
                 found
@@ -241,7 +256,7 @@ pub fn decide(request: &Request, facts: &Facts) -> Result<Decided, Refusal> {
 }
 
 /// The same place under two names.
-fn overlaps(entries: &[Preserved], found: &mut [Result<&Candidate<'_>, Trouble>]) {
+fn overlaps(entries: &[&Preserved], found: &mut [Result<&Candidate<'_>, Trouble>]) {
     for i in 0..entries.len() {
         let clash = entries.iter().take(i).enumerate().find(|(j, other)| {
             let (Some(Ok(one)), Some(Ok(two)), Some(entry)) =
@@ -270,6 +285,12 @@ fn binding(
         Step::OpenSource { source } if source.dev == device.dev => Some(source.number),
         _ => None,
     })?;
+    Some(Step::Preserve {
+        binding: Box::new(binding_of(request, entry, source)),
+    })
+}
+
+fn binding_of(request: &Request, entry: &Preserved, source: usize) -> Binding {
     let attach = match (entry.kind, entry.method) {
         (PreserveKind::File, _) if entry.target == std::path::Path::new(MACHINE_ID) => {
             Attach::MachineId
@@ -278,22 +299,20 @@ fn binding(
         (PreserveKind::Dir, PreserveMethod::Overlay) => Attach::Overlay,
         (PreserveKind::Dir, PreserveMethod::Bind | PreserveMethod::Mount) => Attach::Directory,
     };
-    Some(Step::Preserve {
-        binding: Box::new(Binding {
-            target: entry.target.clone(),
-            source,
-            subdir: entry.subdir.clone(),
-            attach,
-            seed: entry.seed,
-            mode: entry.mode,
-            owner: entry.owner,
-            flags: entry.options.flags,
-            claim: request.claim.clone(),
-            claim_bound: entry.claim.is_some(),
-            other_claim: entry.other_claim,
-            required: entry.required,
-        }),
-    })
+    Binding {
+        target: entry.target.clone(),
+        source,
+        subdir: entry.subdir.clone(),
+        attach,
+        seed: entry.seed,
+        mode: entry.mode,
+        owner: entry.owner,
+        flags: entry.options.flags,
+        claim: request.claim.clone(),
+        claim_bound: entry.claim.is_some(),
+        other_claim: entry.other_claim,
+        required: entry.required,
+    }
 }
 
 /// What becomes of one device.
@@ -342,6 +361,8 @@ fn source(
         wanted: wanted.unwrap_or_default(),
         filesystem,
         uuid,
+        partuuid: device.partuuid(),
+        on_target: None,
         format,
         read_only,
         options,

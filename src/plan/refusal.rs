@@ -85,6 +85,22 @@ pub enum Refusal {
         /// The disk's.
         have: SectorSize,
     },
+    /// A partition cannot be kept.
+    Keep {
+        /// Kernel name.
+        disk: String,
+        /// What is wrong; with a collision, both sides.
+        what: String,
+        /// What to do.
+        next: &'static str,
+    },
+    /// A partition cannot grow, or be added.
+    Partitions {
+        /// What was asked for, and what is in the way.
+        what: String,
+        /// What to do.
+        next: &'static str,
+    },
     /// The image itself needs the bytes of the record.
     RecordArea {
         /// What is there.
@@ -117,6 +133,13 @@ pub enum Refusal {
         /// What is wrong with it.
         trouble: Trouble,
     },
+    /// What is written cannot be kept where the config says.
+    Upper {
+        /// How the config names the place.
+        source: String,
+        /// What is wrong with it.
+        trouble: Trouble,
+    },
     /// The image is no tree that can become the root of a disk.
     NotATree {
         /// Why.
@@ -128,13 +151,6 @@ pub enum Refusal {
         why: String,
         /// What to do.
         next: &'static str,
-    },
-    /// What is written cannot be kept where the config says.
-    Upper {
-        /// How the config names the place.
-        source: String,
-        /// What is wrong with it.
-        trouble: Trouble,
     },
     /// The image is no disk image that this version can make bootable.
     NotADiskImage {
@@ -189,6 +205,8 @@ impl Refusal {
             | Refusal::NotBlank { .. }
             | Refusal::TooSmall { .. }
             | Refusal::SectorSize { .. }
+            | Refusal::Keep { .. }
+            | Refusal::Partitions { .. }
             | Refusal::RecordArea { .. }
             | Refusal::NotInAnInitrd
             | Refusal::NotARoot { .. }
@@ -220,6 +238,9 @@ impl Refusal {
             Refusal::SectorSize { image, .. } => {
                 format!("use an image made for the disk's sector size, or a disk with {image}-byte sectors")
             }
+            Refusal::Keep { next, .. }
+            | Refusal::Partitions { next, .. }
+            | Refusal::CannotBoot { next, .. } => (*next).to_owned(),
             Refusal::RecordArea { .. } => {
                 "set `disk.record` to Skip; the next network boot cannot see then that this machine is installed"
                     .to_owned()
@@ -229,7 +250,6 @@ impl Refusal {
             }
             Refusal::NoRoom { more, .. } => (*more).to_owned(),
             Refusal::Preserve { trouble, .. } => trouble.next().to_owned(),
-            Refusal::CannotBoot { next, .. } => (*next).to_owned(),
             Refusal::Upper { trouble, .. } => match trouble {
                 Trouble::Missing { .. } => {
                     "compare the name with `ironroot disks`, or check that the disk's driver is loaded"
@@ -308,6 +328,13 @@ impl fmt::Display for Refusal {
                 f,
                 "the image is made for sectors of {image} bytes, disk {disk} has sectors of {have} bytes"
             ),
+            Refusal::Keep { disk, what, .. } => {
+                write!(
+                    f,
+                    "`disk.keep` cannot be carried out on disk {disk}: {what}"
+                )
+            }
+            Refusal::Partitions { what, .. } => f.write_str(what),
             Refusal::RecordArea { why } => {
                 write!(f, "the installation's record has no room: {why}")
             }
@@ -332,12 +359,6 @@ impl fmt::Display for Refusal {
                 "{} cannot be preserved: source {source}: {trouble}",
                 target.display()
             ),
-            Refusal::NotATree { why } => {
-                write!(f, "the image cannot become the root of a disk: {why}")
-            }
-            Refusal::CannotBoot { why, .. } => {
-                write!(f, "a disk with this tree would not boot: {why}")
-            }
             Refusal::Upper {
                 source,
                 trouble: Trouble::Blank(name),
@@ -347,6 +368,12 @@ impl fmt::Display for Refusal {
             ),
             Refusal::Upper { source, trouble } => {
                 write!(f, "what is written cannot be kept on {source}: {trouble}")
+            }
+            Refusal::NotATree { why } => {
+                write!(f, "the image cannot become the root of a disk: {why}")
+            }
+            Refusal::CannotBoot { why, .. } => {
+                write!(f, "a disk with this tree would not boot: {why}")
             }
             Refusal::NotADiskImage { why } => write!(f, "the image is not a disk image: {why}"),
         }

@@ -5,14 +5,18 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::keep::{self, Copy};
+use super::layout::Shape;
 use super::memory_root::Room;
 use super::preserve::{Binding, SourceDevice, Upper};
 use super::teardown::Standing;
 use super::tree_layout::NewTable;
-use super::tree_root::{BootWish, NewFileSystem};
-use crate::config::request::{SystemChanges, Verity};
+use super::tree_root::{self, BootWish};
+use crate::config::request::preserve::NewFileSystem;
+use crate::config::request::{Named, SystemChanges, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
 use crate::error::printable;
+use crate::host::tables::TablePartition;
 use crate::host::{DevNum, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, Digest, SectorSize};
@@ -138,10 +142,13 @@ pub enum Step {
         /// The target.
         target: Target,
     },
-    /// Lock the target while something still stands on it: nobody builds on it anew meanwhile.
+    /// Lock the target while something still stands on it, so that nobody builds on it anew meanwhile, and make
+    /// sure that nobody uses what stands there.
     LockStack {
         /// The target.
         target: Target,
+        /// All that will be taken down.
+        devices: Vec<Standing>,
     },
     /// Take down a device that stands on the target and that nobody uses.
     TakeDown {
@@ -161,11 +168,21 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// Whether the disk carries a record.
         record: RecordPolicy,
+        /// What the table shall be.
+        shape: Box<Shape>,
     },
     /// Write the mark of this installation: from now on the disk is ours to finish.
     WriteMark {
         /// Which installation.
         record: RecordIdentity,
+    },
+    /// Replace the table by one that lists only the kept partitions and boots nothing: LBA 0 first, then one
+    /// copy at a time.
+    ReplaceTable {
+        /// What is kept.
+        kept: Vec<TablePartition>,
+        /// The copy that goes first.
+        first: Copy,
     },
     /// Zero the old boot structures and signatures, LBA 0 first.
     ClearDisk {
@@ -206,7 +223,7 @@ pub enum Step {
     /// Make their file systems.
     MakeFileSystems {
         /// Which.
-        filesystems: Vec<NewFileSystem>,
+        filesystems: Vec<tree_root::NewFileSystem>,
     },
     /// Unpack the tree into its partition, and check every proof.
     UnpackTree {
@@ -228,11 +245,33 @@ pub enum Step {
         wish: BootWish,
     },
     /// Make the kernel know the partitions of the table that is still in memory, so that they can be mounted.
-    OpenPartitions,
+    OpenPartitions {
+        /// Numbers of kept partitions that are opened too.
+        kept: Vec<u32>,
+    },
     /// Change the installed system before it starts for the first time.
     ChangeSystem {
         /// What, without contents, which may be secrets.
         changes: Changes,
+    },
+    /// Make a file system on a partition that was added.
+    MakeFilesystem {
+        /// The partition's label.
+        label: String,
+        /// Which file system.
+        filesystem: NewFileSystem,
+    },
+    /// Grow the file system of the partition that has grown.
+    GrowFilesystem {
+        /// The partition, as the config names it.
+        partition: Named,
+    },
+    /// Make preserved paths ready, and have the installed system mount them at each of its boots.
+    KeepPaths {
+        /// Where they live.
+        sources: Vec<SourceDevice>,
+        /// What they are, parents first.
+        bindings: Vec<Binding>,
     },
     /// End that; all work on them is on the disk.
     ClosePartitions,
@@ -251,6 +290,8 @@ pub enum Step {
         description: String,
         /// The ESP, where it is known before anything is written (a disk that is installed already).
         esp: Option<Esp>,
+        /// PARTUUIDs of the disk's old partitions: entries of ours for these start nothing any more.
+        replaced: Vec<String>,
         /// Whether the run fails without it: a machine that only reboots would come back over the network
         /// for ever.
         required: bool,
@@ -347,6 +388,9 @@ pub enum Step {
         init: Option<String>,
         /// Who switches to it.
         switch: Switch,
+        /// Partitions that outlived the installation: what is on them is no part of the system.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        kept: Vec<u32>,
     },
     /// What happens at the end.
     Handoff(Handoff),
@@ -432,17 +476,21 @@ impl Step {
             Step::WipeDisk { .. } => "wipeDisk",
             Step::OpenImage { .. } => "openImage",
             Step::WriteMark { .. } => "writeMark",
+            Step::ReplaceTable { .. } => "replaceTable",
             Step::ClearDisk { .. } => "clearDisk",
             Step::WriteBody { .. } => "writeBody",
             Step::ReadBack => "readBack",
+            Step::OpenPartitions { .. } => "openPartitions",
             Step::OpenTree { .. } => "openTree",
             Step::MakePartitions { .. } => "makePartitions",
             Step::MakeFileSystems { .. } => "makeFileSystems",
             Step::UnpackTree { .. } => "unpackTree",
             Step::SettleTree { .. } => "settleTree",
             Step::InstallBootloader { .. } => "installBootloader",
-            Step::OpenPartitions => "openPartitions",
             Step::ChangeSystem { .. } => "changeSystem",
+            Step::MakeFilesystem { .. } => "makeFilesystem",
+            Step::GrowFilesystem { .. } => "growFilesystem",
+            Step::KeepPaths { .. } => "keepPaths",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
             Step::RereadPartitions => "rereadPartitions",
@@ -467,6 +515,7 @@ impl Step {
     pub const fn is_destructive(&self) -> bool {
         match self {
             Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
@@ -475,6 +524,9 @@ impl Step {
             | Step::SettleTree { .. }
             | Step::InstallBootloader { .. }
             | Step::ChangeSystem { .. }
+            | Step::KeepPaths { .. }
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -484,9 +536,9 @@ impl Step {
             | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::ReadBack
+            | Step::OpenPartitions { .. }
             | Step::OpenTree { .. }
             | Step::MakePartitions { .. }
-            | Step::OpenPartitions
             | Step::ClosePartitions
             | Step::RereadPartitions
             | Step::BootEntry { .. }
@@ -520,18 +572,22 @@ impl Step {
             | Step::ClaimDisk
             | Step::OpenImage { .. }
             | Step::WriteMark { .. }
+            | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
             | Step::WipeDisk { .. }
             | Step::WriteBody { .. }
             | Step::ReadBack
+            | Step::OpenPartitions { .. }
             | Step::OpenTree { .. }
             | Step::MakePartitions { .. }
             | Step::MakeFileSystems { .. }
             | Step::UnpackTree { .. }
             | Step::SettleTree { .. }
             | Step::InstallBootloader { .. }
-            | Step::OpenPartitions
             | Step::ChangeSystem { .. }
+            | Step::KeepPaths { .. }
+            | Step::MakeFilesystem { .. }
+            | Step::GrowFilesystem { .. }
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::BootDisk { .. }
@@ -550,16 +606,18 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Step::LockDisk { target } => write!(f, "lock disk {target}"),
-            Step::LockStack { target } => {
-                write!(f, "lock disk {target}, on which something stands")
-            }
-            Step::TakeDown { device } => write!(
+            Step::LockStack { target, devices } => write!(
                 f,
-                "take down {} ({}, {}), which nobody uses",
-                printable(&device.what),
-                printable(&device.device),
-                device.dev
+                "lock disk {target}, and see that nobody uses the {} that stand on it",
+                devices.len()
             ),
+            Step::TakeDown { device } => {
+                let (what, name) = (printable(&device.what), printable(&device.device));
+                if device.dev == DevNum::default() {
+                    return write!(f, "take down {what} ({name})");
+                }
+                write!(f, "take down {what} ({name}, {})", device.dev)
+            }
             Step::ClaimDisk => f.write_str("claim the disk, on which nothing stands any more"),
             Step::WipeDisk { method, spans } => write!(
                 f,
@@ -594,9 +652,25 @@ impl fmt::Display for Step {
                     (Some(digest), _) => write!(f, " ({digest})"),
                     (None, Some(digest)) => write!(f, " (content {digest})"),
                     (None, None) => f.write_str(" (no digest)"),
+                }?;
+                let changes = match self {
+                    Step::OpenImage { shape, .. } => shape.changes(),
+                    _ => Vec::new(),
+                };
+                match changes.as_slice() {
+                    [] => Ok(()),
+                    all => write!(f, "; in its table: {}", all.join(", ")),
                 }
             }
             Step::WriteMark { .. } => f.write_str("ERASE begins: mark the disk as being installed"),
+            Step::ReplaceTable { kept, .. } => {
+                let kept: Vec<String> = kept.iter().map(keep::describe).collect();
+                write!(
+                    f,
+                    "ERASE the partition table but for what is kept: {}",
+                    kept.join("; ")
+                )
+            }
             Step::ClearDisk { spans } => {
                 write!(
                     f,
@@ -609,6 +683,21 @@ impl fmt::Display for Step {
                 f.write_str("ERASE the disk with the image, its first MiB held back")
             }
             Step::ReadBack => f.write_str("read back what was written and compare"),
+            Step::OpenPartitions { kept } => {
+                f.write_str("open the partitions that were written")?;
+                for (i, number) in kept.iter().enumerate() {
+                    write!(
+                        f,
+                        "{}{number}",
+                        if i == 0 {
+                            ", and of those that are kept "
+                        } else {
+                            ", "
+                        }
+                    )?;
+                }
+                Ok(())
+            }
             Step::MakePartitions { table } => {
                 f.write_str("partitions of a new table, in memory only:")?;
                 for (i, p) in table.partitions.iter().enumerate() {
@@ -627,8 +716,33 @@ impl fmt::Display for Step {
             ),
             Step::SettleTree { .. } => f.write_str("write /etc/fstab and empty /etc/machine-id"),
             Step::InstallBootloader { wish } => write!(f, "{wish}"),
-            Step::OpenPartitions => f.write_str("open the partitions that were written"),
             Step::ChangeSystem { changes } => write!(f, "{changes}"),
+            Step::MakeFilesystem { label, filesystem } => write!(
+                f,
+                "make {} on the added partition {label:?}",
+                filesystem.name()
+            ),
+            Step::GrowFilesystem { partition } => {
+                write!(f, "grow the file system of partition {partition}")
+            }
+            Step::KeepPaths { sources, bindings } => {
+                f.write_str("in the installed system and its fstab:")?;
+                for source in sources {
+                    match (source.format, &source.on_target) {
+                        (Some(fs), _) => write!(f, " ERASE: make {} on ", fs.name())?,
+                        (None, _) => f.write_str(" open ")?,
+                    }
+                    match &source.on_target {
+                        Some(_) => write!(f, "{}", source.name)?,
+                        None => write!(f, "{source}")?,
+                    }
+                    write!(f, ", as source {} ({});", source.number, source.wanted)?;
+                }
+                for (i, binding) in bindings.iter().enumerate() {
+                    write!(f, "{} {binding}", if i == 0 { "" } else { ";" })?;
+                }
+                Ok(())
+            }
             Step::ClosePartitions => f.write_str("close the partitions and flush them"),
             Step::CommitHead { record } => write!(
                 f,

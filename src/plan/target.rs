@@ -27,7 +27,10 @@ pub fn matches(select: &Select, disk: &Disk) -> bool {
             .is_none_or(|w| have.as_deref().is_some_and(|h| h.trim() == w.trim()))
     };
     exact(serial, &disk.serial)
-        && exact(wwn, &disk.wwn)
+        && wwn.as_ref().is_none_or(|w| {
+            let have = disk.wwn.as_deref().map(bare_wwn);
+            have.is_some_and(|have| have == bare_wwn(w))
+        })
         && exact(vendor, &disk.vendor)
         && exact(hctl, &disk.hctl)
         && model
@@ -43,8 +46,23 @@ pub fn matches(select: &Select, disk: &Disk) -> bool {
         })
 }
 
+/// A world wide name without what says how it is written: sysfs has `naa.5000…` and `eui.0025…`, udev and lsblk
+/// `0x5000…`, the links below /dev/disk/by-id `wwn-0x5000…` and `nvme-eui.0025…`.
+fn bare_wwn(text: &str) -> String {
+    let lower = text.trim().to_lowercase();
+    let named = ["wwn-", "nvme-"]
+        .iter()
+        .find_map(|prefix| lower.strip_prefix(prefix))
+        .unwrap_or(&lower);
+    ["0x", "naa.", "eui."]
+        .iter()
+        .find_map(|prefix| named.strip_prefix(prefix))
+        .unwrap_or(named)
+        .to_owned()
+}
+
 /// `*` and `?` as in a shell.
-fn glob(pattern: &str, text: &str) -> bool {
+pub(super) fn glob(pattern: &str, text: &str) -> bool {
     wildmatch::WildMatch::new(pattern).matches(text)
 }
 
@@ -112,12 +130,7 @@ fn passed_over(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Strin
 /// Whether the firmware started this kernel from a partition of `disk`.
 fn is_boot_medium(disk: &Disk, facts: &Facts) -> bool {
     let partuuid = facts.machine.booted_from.as_deref();
-    partuuid.is_some_and(|wanted| {
-        disk.table
-            .partitions()
-            .iter()
-            .any(|p| p.partuuid.eq_ignore_ascii_case(wanted))
-    })
+    partuuid.is_some_and(|wanted| disk.has_partition(wanted))
 }
 
 /// Why what stands on `disk` keeps it from being used; `None` where nothing does, or where it may go.
@@ -295,4 +308,35 @@ pub fn obstacle(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Refu
     disk.read_only.then(|| Refusal::ReadOnly {
         disk: disk.name.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_world_wide_name_in_any_spelling() {
+        let disk = |wwn: &str| Disk {
+            wwn: Some(wwn.to_owned()),
+            ..Disk::default()
+        };
+        let select = |wwn: &str| Select {
+            wwn: Some(wwn.to_owned()),
+            ..Select::default()
+        };
+        for (have, wanted, right) in [
+            ("naa.5000c500a1b2c3d4", "naa.5000c500a1b2c3d4", true),
+            ("naa.5000c500a1b2c3d4", "0x5000C500A1B2C3D4", true),
+            ("naa.5000c500a1b2c3d4", "wwn-0x5000c500a1b2c3d4", true),
+            ("naa.5000c500a1b2c3d4", "5000c500a1b2c3d4", true),
+            ("naa.5000c500a1b2c3d4", "0x5000c500a1b2c3d", false),
+            ("eui.002538a121b0a3f1", "nvme-eui.002538a121b0a3f1", true),
+            ("eui.002538a121b0a3f1", "eui.002538a121b0a3f2", false),
+            ("t10.ATA x y", "t10.ATA x y", true),
+        ] {
+            assert_eq!(matches(&select(wanted), &disk(have)), right, "{wanted}");
+        }
+        assert!(!matches(&select("0x1"), &Disk::default()));
+        assert!(!matches(&select(""), &Disk::default()));
+    }
 }

@@ -146,7 +146,7 @@ fn decide(disk: &Disk, facts: &Facts) -> Result<Teardown, Why> {
         return Err(Why::InUse);
     }
     let mut teardown = Teardown::default();
-    for device in top_first(disk)? {
+    for device in top_first(disk, facts)? {
         let Some((layer, dev, what)) = layers.remove(device) else {
             continue;
         };
@@ -158,6 +158,14 @@ fn decide(disk: &Disk, facts: &Facts) -> Result<Teardown, Why> {
             .filter(|(_, holder, _)| *holder == device)
             .map(|(below, _, _)| below)
             .collect();
+        // What stands on a partition of an array is in the way of the array.
+        let owners = facts
+            .disks
+            .iter()
+            .filter(|d| d.partitions.iter().any(|p| below.contains(p.name.as_str())))
+            .map(|d| d.name.as_str())
+            .filter(|name| edges(disk).any(|(_, holder, _)| holder == *name));
+        let below: BTreeSet<&str> = below.iter().copied().chain(owners).collect();
         teardown.notes.extend(shared(device, what, disk, facts));
         teardown.devices.push(Standing {
             device: device.to_owned(),
@@ -183,7 +191,12 @@ fn edges(disk: &Disk) -> impl Iterator<Item = (&str, &str, &str)> {
 }
 
 /// Every device that stands on `disk`, none before one that stands on it.
-fn top_first(disk: &Disk) -> Result<Vec<&str>, Why> {
+fn top_first<'a>(disk: &'a Disk, facts: &Facts) -> Result<Vec<&'a str>, Why> {
+    // What stands on a partition of an array stands on the array.
+    let is_on = |below: &str, device: &str| {
+        let parts = facts.disks.iter().find(|d| d.name == device);
+        below == device || parts.is_some_and(|d| d.partitions.iter().any(|p| p.name == below))
+    };
     let mut left: BTreeSet<&str> = edges(disk).map(|(_, holder, _)| holder).collect();
     let mut order = Vec::new();
     while !left.is_empty() {
@@ -191,7 +204,7 @@ fn top_first(disk: &Disk) -> Result<Vec<&str>, Why> {
             .iter()
             .copied()
             .filter(|device| {
-                !edges(disk).any(|(below, above, _)| below == *device && left.contains(above))
+                !edges(disk).any(|(below, above, _)| is_on(below, device) && left.contains(above))
             })
             .collect();
         if free.is_empty() {

@@ -194,8 +194,9 @@ pub fn layout(table: &NewTable, target: &Target) -> Result<Layout, Refusal> {
     Ok(Layout {
         head,
         tail: Some((Bytes(at), tail)),
-        stale_backup: None,
+        image: read.clone(),
         table: read,
+        ..Layout::default()
     })
 }
 

@@ -3,9 +3,8 @@
 
 use serde::Serialize;
 
-use super::disk_root::{default_loader, erase};
-use super::memory_root::Lengths;
-use super::memory_root::identify::{is_tar, root_guid};
+use super::disk_root::{self, default_loader};
+use super::memory_root::{self, Lengths};
 use super::refusal::Refusal;
 use super::step::{Changes, Step, Target};
 use super::tree_layout;
@@ -96,16 +95,12 @@ pub(super) fn steps(
     facts: &Facts,
     (disk, target): (&Disk, &Target),
     record: RecordIdentity,
+    keep_paths: Option<Step>,
 ) -> Result<Vec<Step>, Refusal> {
+    for_disk_images_only(install)?;
     let arch = &facts.machine.arch;
     let wish = &install.tree;
     can_boot(wish.bootloader, facts)?;
-    if install.image.verify_disk {
-        return Err(Refusal::NotATree {
-            why: "`image.verifyDisk` is carried out for disk images only in this version"
-                .to_owned(),
-        });
-    }
     let [disk_guid, esp, root, filesystem] = facts.guids.as_slice() else {
         return Err(Refusal::CannotBoot {
             why: "the kernel gives no new GUIDs for its partitions".to_owned(),
@@ -118,7 +113,8 @@ pub(super) fn steps(
         root: root.clone(),
         filesystem: filesystem.clone(),
     };
-    let table = tree_layout::partitions(target, arch, root_guid(arch), &guids)?;
+    let table =
+        tree_layout::partitions(target, arch, memory_root::identify::root_guid(arch), &guids)?;
     let image = &install.image;
     // The kernel's words go into what is made, not into what is there.
     let changes = Changes {
@@ -135,7 +131,7 @@ pub(super) fn steps(
         },
         Step::WriteMark { record },
     ];
-    steps.extend(erase(disk, install.wipe, &[]));
+    steps.extend(disk_root::erase(disk, install.wipe, &[]));
     steps.extend([
         Step::MakePartitions {
             table: table.clone(),
@@ -168,6 +164,7 @@ pub(super) fn steps(
     if !changes.is_empty() {
         steps.push(Step::ChangeSystem { changes });
     }
+    steps.extend(keep_paths);
     steps.extend([
         Step::InstallBootloader {
             wish: BootWish {
@@ -181,6 +178,22 @@ pub(super) fn steps(
         Step::ClosePartitions,
     ]);
     Ok(steps)
+}
+
+/// Refuses what has a meaning only for the table of a disk image.
+fn for_disk_images_only(install: &DiskInstall) -> Result<(), Refusal> {
+    let given = [
+        ("image.verifyDisk", install.image.verify_disk),
+        ("disk.keep", !install.keep.is_empty()),
+        ("disk.grow", install.grow.is_some()),
+        ("disk.partitions", !install.partitions.is_empty()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((key, _)) => Err(Refusal::NotATree {
+            why: format!("`{key}` is carried out for disk images only in this version"),
+        }),
+    }
 }
 
 /// Refuses what is known to fail before the tree is looked at.
@@ -230,7 +243,7 @@ impl std::fmt::Display for TreeImage {
 pub fn identify(head: &[u8]) -> Option<TreeImage> {
     match superblock::of(head) {
         Some(fs) => Some(TreeImage::FileSystem(fs)),
-        None => is_tar(head).then_some(TreeImage::Tar),
+        None => memory_root::identify::is_tar(head).then_some(TreeImage::Tar),
     }
 }
 

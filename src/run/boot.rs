@@ -3,67 +3,116 @@
 
 use std::path::Path;
 
+use super::default_loader::{self, Look};
 use super::efi;
+use super::target_disk::TargetDisk;
 use crate::config::wire;
-use crate::error::{Class, Context as _, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result, chain};
 use crate::host::boot_entries::{DISK_TRIED, VENDOR};
 use crate::plan::step::Esp;
 use crate::report::Reporter;
 use crate::sys::efivar::{self, BOOT_ATTRIBUTES, Variable};
 
-/// Makes the boot entry and sets BootNext as `wanted` says. `root` is where /sys is.
+/// The entry that is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What the config says.
+    pub efi: wire::Efi,
+    /// Its name.
+    pub description: &'a str,
+    /// Architecture as `uname -m` names it.
+    pub arch: &'a str,
+    /// Where the boot loader is.
+    pub esp: Option<&'a Esp>,
+    /// PARTUUIDs whose entries of ours start nothing any more.
+    pub replaced: &'a [String],
+}
+
+/// Makes the boot entry and sets BootNext as `wanted` says. `root` is where /sys is. `disk` is the one that was
+/// written, where one was: if the firmware takes no entry, the failure says whether it finds the boot loader there
+/// by itself.
 pub fn entry(
     root: &Path,
-    arch: &str,
-    wanted: wire::Efi,
-    description: &str,
-    esp: Option<&Esp>,
+    wanted: &Wanted<'_>,
+    disk: Option<&TargetDisk>,
     reporter: &Reporter,
 ) -> Result<()> {
-    let esp = esp.ok_or_else(|| {
+    let esp = wanted.esp.ok_or_else(|| {
         Failure::new(
             Class::Handover,
             "the image has no EFI system partition, and this machine boots by UEFI",
         )
         .hint("boot the disk from the firmware's menu, or use an image for UEFI machines")
     })?;
-    let loader = efi::default_loader(arch).ok_or_else(|| {
+    let loader = efi::default_loader(wanted.arch).ok_or_else(|| {
         Failure::new(
             Class::Handover,
-            format!("the default UEFI boot loader of architecture {arch:?} is not known"),
+            format!(
+                "the default UEFI boot loader of architecture {:?} is not known",
+                wanted.arch
+            ),
         )
     })?;
-    let place = efi::EspLocation {
-        partition_number: esp.number,
-        start_lba: esp.start.0 / esp.sector.get(),
-        size_lba: esp.size.0 / esp.sector.get(),
-        partuuid: esp.partuuid.clone(),
-    };
-    let order = match wanted.boot_order {
-        wire::BootOrder::Unchanged => efi::BootOrder::Unchanged,
-        wire::BootOrder::DiskFirst => efi::BootOrder::DiskFirst,
-        wire::BootOrder::NetworkFirst => efi::BootOrder::NetworkFirst,
-    };
-    // BootNext names an entry: without `entry` there must be one already, which only we can have made.
-    let number = efi::ensure_entry(root, &place, description, loader, order)?;
     // What was tried with the disk's old content says nothing of the new one.
     if let Err(failure) = forget_disk(root) {
-        log::warn!("{}", crate::error::chain(&failure));
+        log::warn!("{}", chain(&failure));
     }
-    if wanted.boot_next {
-        efi::set_boot_next(root, number)?;
-    }
+    let number = tell(root, wanted, esp, loader).map_err(|failure| {
+        let hint = match disk.map(|disk| default_loader::look(disk, esp, loader)) {
+            Some(Look::Found) => format!(
+                "the disk has {loader}, which firmware finds by itself: put the disk first in the boot order"
+            ),
+            Some(Look::Missing) => format!(
+                "the disk has no {loader}, so firmware does not find its boot loader by itself: make a boot entry in the firmware's setup"
+            ),
+            Some(Look::Unknown(why)) => {
+                log::info!("looking for {loader}: {}", chain(&why));
+                return failure;
+            }
+            None => return failure,
+        };
+        failure.hint(hint)
+    })?;
     reporter.info(format!(
-        "UEFI: Boot{number:04X} {description:?} is {loader} on partition {} ({}){}",
+        "UEFI: Boot{number:04X} {:?} is {loader} on partition {} ({}){}",
+        wanted.description,
         esp.number,
         esp.partuuid,
-        if wanted.boot_next {
+        if wanted.efi.boot_next {
             ", next to boot"
         } else {
             ""
         }
     ));
     Ok(())
+}
+
+fn tell(root: &Path, wanted: &Wanted<'_>, esp: &Esp, loader: &str) -> Result<u16> {
+    let place = efi::EspLocation {
+        partition_number: esp.number,
+        start_lba: esp.start.0 / esp.sector.get(),
+        size_lba: esp.size.0 / esp.sector.get(),
+        partuuid: esp.partuuid.clone(),
+    };
+    let order = match wanted.efi.boot_order {
+        wire::BootOrder::Unchanged => efi::BootOrder::Unchanged,
+        wire::BootOrder::DiskFirst => efi::BootOrder::DiskFirst,
+        wire::BootOrder::NetworkFirst => efi::BootOrder::NetworkFirst,
+    };
+    // The firmware's memory is small: what starts nothing any more makes room for what does.
+    let gone: Vec<String> = wanted
+        .replaced
+        .iter()
+        .filter(|p| !p.eq_ignore_ascii_case(&esp.partuuid))
+        .cloned()
+        .collect();
+    efi::remove_ours(root, &gone)?;
+    // BootNext names an entry: without `entry` there must be one already, which only we can have made.
+    let number = efi::ensure_entry(root, &place, wanted.description, loader, order)?;
+    if wanted.efi.boot_next {
+        efi::set_boot_next(root, number)?;
+    }
+    Ok(number)
 }
 
 /// Has the firmware boot its entry `number` next, once. That this was tried is noted first: a machine that comes
@@ -86,4 +135,77 @@ pub fn forget_disk(root: &Path) -> Result<()> {
     efivar::delete(root, DISK_TRIED, VENDOR).context(Class::Handover, || {
         format!("deleting the UEFI variable {DISK_TRIED}")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::boot_entries;
+    use crate::units::{Bytes, MIB, SectorSize};
+
+    fn firmware() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("sys/firmware/efi/efivars")).unwrap();
+        dir
+    }
+
+    fn esp(last: &str) -> Esp {
+        Esp {
+            number: 1,
+            start: Bytes(MIB),
+            size: Bytes(8 * MIB),
+            partuuid: format!("00000000-0000-0000-0000-0000000000{last}"),
+            sector: SectorSize::S512,
+        }
+    }
+
+    fn install(root: &Path, esp: &Esp, replaced: &[String]) {
+        let wanted = Wanted {
+            efi: wire::Efi::default(),
+            description: "ironroot",
+            arch: "x86_64",
+            esp: Some(esp),
+            replaced,
+        };
+        entry(root, &wanted, None, &Reporter::default()).unwrap();
+    }
+
+    fn ours(root: &Path) -> Vec<String> {
+        let entries = efi::entries(root).unwrap();
+        entries
+            .into_iter()
+            .filter_map(|e| e.option?.partuuid())
+            .collect()
+    }
+
+    #[test]
+    fn a_reinstall_leaves_one_entry_whether_the_partition_is_new_or_not() {
+        let dir = firmware();
+        let root = dir.path();
+        let (first, second, elsewhere) = (esp("aa"), esp("bb"), esp("cc"));
+        install(root, &elsewhere, &[]);
+        install(root, &first, &[]);
+        install(root, &first, std::slice::from_ref(&first.partuuid));
+        assert_eq!(ours(root), [&*elsewhere.partuuid, &*first.partuuid]);
+        install(root, &second, &[first.partuuid.to_uppercase()]);
+        assert_eq!(ours(root), [&*elsewhere.partuuid, &*second.partuuid]);
+        assert_eq!(efi::boot_order(root).unwrap(), [0, 1]);
+    }
+
+    #[test]
+    fn the_disk_is_tried_once_and_an_install_forgets_that() {
+        let dir = firmware();
+        let root = dir.path();
+        assert!(disk_once(root, 0, 1000).is_err(), "there is no such entry");
+        install(root, &esp("aa"), &[]);
+        let tried = || boot_entries::read(root).unwrap().disk_tried;
+        assert_eq!(tried(), None);
+        disk_once(root, 0, 1000).unwrap();
+        assert_eq!(tried(), Some(1000));
+        let next = efivar::read(root, "BootNext", efivar::GLOBAL).unwrap();
+        assert_eq!(next.unwrap().data, [0, 0]);
+        forget_disk(root).unwrap();
+        forget_disk(root).unwrap();
+        assert_eq!(tried(), None);
+    }
 }

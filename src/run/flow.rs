@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{Goal, Image, Request, SystemChanges, Text};
+use crate::config::request::{DiskInstall, Goal, Image, Request, SystemChanges, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
+use crate::host::seed::Seed;
 use crate::host::{self, Facts, Place};
 use crate::plan::{self, Handoff, Plan, Refusal, target};
 use crate::report::{Event, Reporter, webhook};
@@ -504,6 +505,7 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
         }
         // Otherwise a session leaves the disks alone.
         Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
+        Goal::Disk(_) if !request.preserve.is_empty() => host::probe_with_blanks(entrance.root)?,
         Goal::Disk(_) => host::probe(entrance.root)?,
     };
     facts.place = match entrance.role {
@@ -515,6 +517,9 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
         Role::Install => Place::Running,
     };
     facts.init = entrance.cmdline.get("init").map(str::to_owned);
+    if request.disk().is_some_and(DiskInstall::needs_randomness) {
+        facts.seed = Seed::random()?;
+    }
     if let Some(path) = request.disk().and_then(|i| target::named_path(&i.select)) {
         let named = host::named::look(entrance.root, Path::new(path), &facts.disks);
         if entrance.allow_file {

@@ -6,6 +6,7 @@ use super::target_disk::TargetDisk;
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
 use crate::image::record::{self, Record, State};
+use crate::plan::keep::Copy;
 use crate::plan::layout::Layout;
 use crate::plan::step::Span;
 use crate::stream::Verified;
@@ -35,12 +36,17 @@ impl HeadHold {
         &self.layout
     }
 
+    /// The layout, once what is behind the body is done with: the image's own backup table is gone.
+    pub fn forget_stale_backup(&mut self) {
+        self.layout.stale_backup = None;
+    }
+
     /// What of a block of the image at `at` may be written before the verdict, and where: neither the head
-    /// nor what stands in the place of the backup table. An image of the disk's very size has its own backup
+    /// nor what stands in the place of a backup table. An image of the disk's very size has its own backup
     /// there, and with that the disk would have a valid table too early.
     pub fn body_of(&self, at: Bytes, length: usize) -> (Bytes, Range<usize>) {
         let end = at.0.saturating_add(length as u64);
-        let tail = self.layout.tail.as_ref().map_or(end, |(tail, _)| tail.0);
+        let tail = self.layout.body_end().map_or(end, |tail| tail.0);
         let from = at.0.max(MIB).min(end);
         let to = end.min(tail).max(from);
         let place = |n: u64| usize::try_from(n.saturating_sub(at.0)).ok();
@@ -108,6 +114,32 @@ pub fn write_mark(disk: &TargetDisk, identity: &RecordIdentity) -> Result<()> {
     disk.flush()
 }
 
+/// Replaces the old table by the one that lists only what is kept. LBA 0 is zero from the first write on, so that
+/// the old system does not boot any more and neither firmware nor kernel takes the table for a system's. Of the
+/// two copies one is always intact; both list what is kept.
+pub fn replace_table(disk: &TargetDisk, layout: &Layout, first: Copy) -> Result<()> {
+    let Some(interim) = &layout.interim else {
+        return Err(Failure::new(
+            Class::Bug,
+            "there is no table of kept partitions",
+        ));
+    };
+    disk.zero(Span {
+        start: Bytes::ZERO,
+        length: Bytes(disk.target().sector.get()),
+    })?;
+    disk.flush()?;
+    let copies = match first {
+        Copy::Backup => [&interim.backup, &interim.primary],
+        Copy::Primary => [&interim.primary, &interim.backup],
+    };
+    for (at, bytes) in copies {
+        disk.write(*at, bytes)?;
+        disk.flush()?;
+    }
+    Ok(())
+}
+
 /// Zeroes the old content: the first span holds LBA 0 and is on the medium before the rest begins.
 pub fn clear(disk: &TargetDisk, spans: &[Span]) -> Result<()> {
     let mut spans = spans.iter();
@@ -124,7 +156,6 @@ pub fn clear(disk: &TargetDisk, spans: &[Span]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::tables::Table;
     use proptest::prelude::*;
 
     proptest! {
@@ -133,10 +164,8 @@ mod tests {
             at in 0..4 * MIB, length in 0..3 * MIB, tail in proptest::option::of(MIB..6 * MIB),
         ) {
             let head = HeadHold::new(Layout {
-                head: vec![],
                 tail: tail.map(|at| (Bytes(at), vec![])),
-                stale_backup: None,
-                table: Table::None,
+                ..Layout::default()
             });
             let (start, body) = head.body_of(Bytes(at), usize::try_from(length).unwrap());
             let from = at.max(MIB);

@@ -9,11 +9,12 @@ use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::{LockedDisk, TargetDisk};
 use super::tree_disk::{OpenedTree, PartitionedTree};
-use super::{teardown, wipe};
+use super::{kept, make_filesystem, teardown, wipe};
 use crate::config::wire::{ImageKind, RecordPolicy, Wipe};
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
-use crate::plan::layout::{self, Layout, Length};
+use crate::plan::keep::Copy;
+use crate::plan::layout::{self, Layout, Length, Shape, extend};
 use crate::plan::step::{Span, Target};
 use crate::plan::teardown::Standing;
 use crate::plan::tree_layout::NewTable;
@@ -127,10 +128,14 @@ impl Stage {
         }
     }
 
-    /// Locks the target, on which something stands.
-    pub fn lock_stack(self, target: &Target) -> Result<Stage> {
+    /// Locks the target, on which `devices` stand: nothing is taken down while one of them is in use.
+    pub fn lock_stack(self, target: &Target, devices: &[Standing]) -> Result<Stage> {
         match self {
-            Stage::Idle => Ok(Stage::Stacked(LockedDisk::open(target)?)),
+            Stage::Idle => {
+                let disk = LockedDisk::open(target)?;
+                teardown::must_be_unused(devices)?;
+                Ok(Stage::Stacked(disk))
+            }
             other => Err(other.out_of_order("lockStack")),
         }
     }
@@ -159,13 +164,18 @@ impl Stage {
         self,
         source: &Source<'_>,
         record: RecordPolicy,
+        shape: &Shape,
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<Stage> {
-        let disk = match self {
+        let mut disk = match self {
             Stage::Locked(disk) => disk,
             other => return Err(other.out_of_order("openImage")),
         };
+        let entries = kept::entries(&disk, &shape.kept)?;
+        for filesystem in shape.add.iter().filter_map(|a| a.filesystem) {
+            make_filesystem::can_be_made(filesystem)?;
+        }
         let Source { image, root, .. } = source;
         source_disk::must_not_be_target(root, &image.locations, disk.target())?;
         let (mut stream, several) = if image.kind == ImageKind::Auto {
@@ -194,7 +204,10 @@ impl Stage {
             },
             disk.target(),
             record,
+            shape,
+            &entries,
         )?;
+        disk.spare(layout.spared());
         Ok(Stage::Opened(Box::new(Opened {
             disk,
             stream,
@@ -276,11 +289,18 @@ impl Stage {
                 wipe::wipe(&opened.disk, method, spans, reporter)?;
                 Ok(Stage::Opened(opened))
             }
-            Stage::OpenedTree(opened) => {
-                wipe::wipe(opened.disk(), method, spans, reporter)?;
-                Ok(Stage::OpenedTree(opened))
-            }
             other => Err(other.out_of_order("wipeDisk")),
+        }
+    }
+
+    /// Replaces the table by one that lists only what is kept.
+    pub fn replace_table(self, first: Copy) -> Result<Stage> {
+        match self {
+            Stage::Opened(opened) => {
+                head::replace_table(&opened.disk, opened.head.layout(), first)?;
+                Ok(Stage::Opened(opened))
+            }
+            other => Err(other.out_of_order("replaceTable")),
         }
     }
 
@@ -337,7 +357,7 @@ impl Stage {
         })?;
         progress.tell_end(&stream, at);
         let proof = stream.finish()?;
-        layout::must_be_whole(&head.layout().table, Bytes(at))?;
+        layout::must_be_whole(&head.layout().image, Bytes(at))?;
         image_source::tell(&proof, reporter);
         Ok(Stage::Written(Box::new(Written {
             disk,
@@ -361,15 +381,27 @@ impl Stage {
     }
 
     /// Makes the kernel know the partitions of the table that is still in memory, so that their content can be
-    /// worked on: after the verdict, before the disk can boot.
-    pub fn open_partitions(self) -> Result<Stage> {
+    /// worked on: after the verdict, before the disk can boot. Of what is kept, only the partitions of `also`.
+    pub fn open_partitions(self, also: &[u32]) -> Result<Stage> {
         let Written {
-            disk, head, proof, ..
+            disk,
+            mut head,
+            proof,
+            ..
         } = match self {
             Stage::Written(written) => *written,
             other => return Err(other.out_of_order("openPartitions")),
         };
-        let places = partitions::places(&head.layout().table);
+        // What grows or is added may lie there; afterwards it would be too late.
+        let stale = head.layout().stale_backup;
+        for span in stale.into_iter().chain(extend::fresh(&head.layout().added)) {
+            disk.zero(span)?;
+        }
+        head.forget_stale_backup();
+        // Nobody else has to touch what is kept, nor to find an LVM or RAID in it.
+        let is_kept = |number| head.layout().kept.iter().any(|p| p.number == number);
+        let mut places = partitions::places(&head.layout().table);
+        places.retain(|place| !is_kept(place.number) || also.contains(&place.number));
         Ok(Stage::Working(Box::new(Working {
             shared: Shared::new(disk, &places)?,
             head,

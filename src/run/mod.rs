@@ -2,12 +2,16 @@
 
 pub mod boot;
 pub mod bulk;
+pub mod default_loader;
 pub mod efi;
 pub mod flow;
+pub mod grow;
 pub mod head;
 pub mod image_source;
 pub mod install;
 pub mod installed;
+pub mod kept;
+pub mod make_filesystem;
 pub mod memory;
 pub mod partitions;
 pub mod preserve;
@@ -118,17 +122,21 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::WipeDisk { .. }
         | Step::OpenImage { .. }
         | Step::WriteMark { .. }
+        | Step::ReplaceTable { .. }
         | Step::ClearDisk { .. }
         | Step::WriteBody { .. }
         | Step::ReadBack
+        | Step::OpenPartitions { .. }
         | Step::OpenTree { .. }
         | Step::MakePartitions { .. }
         | Step::MakeFileSystems { .. }
         | Step::UnpackTree { .. }
         | Step::SettleTree { .. }
         | Step::InstallBootloader { .. }
-        | Step::OpenPartitions
         | Step::ChangeSystem { .. }
+        | Step::KeepPaths { .. }
+        | Step::MakeFilesystem { .. }
+        | Step::GrowFilesystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
         | Step::RereadPartitions
@@ -172,6 +180,7 @@ fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Resul
         place,
         init,
         switch,
+        kept,
     } = step
     else {
         return Ok(None);
@@ -183,6 +192,7 @@ fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Resul
         place,
         init: init.as_deref(),
         switch: *switch,
+        kept,
     };
     match start::start(&system, *start, machine) {
         Ok(handoff) => Ok(Some(handoff)),
@@ -250,17 +260,19 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
         Step::LockDisk { target } => stage.lock(target),
-        Step::LockStack { target } => stage.lock_stack(target),
+        Step::LockStack { target, devices } => stage.lock_stack(target, devices),
         Step::TakeDown { device } => stage.take_down(device),
         Step::ClaimDisk => stage.claim(),
         Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),
-        Step::OpenImage { record, .. } => stage.open(
+        Step::OpenImage { record, shape, .. } => stage.open(
             &source(machine)?,
             *record,
+            shape,
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
         Step::WriteMark { record } => stage.mark(record),
+        Step::ReplaceTable { first, .. } => stage.replace_table(*first),
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
@@ -285,20 +297,27 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::InstallBootloader { wish } => stage.work(step.name(), |working| {
             tree_disk::install_bootloader(working.shared(), wish, machine.reporter)
         }),
-        Step::OpenPartitions => stage.open_partitions(),
+        Step::OpenPartitions { kept } => stage.open_partitions(kept),
         Step::ChangeSystem { changes: planned } => stage.work(step.name(), |working| {
             let mut changes = machine.changes.clone();
             if planned.append.is_empty() && planned.remove.is_empty() {
                 changes.arguments = Edit::default();
             }
-            let system = installed::Installed::mount(
-                working.shared().nodes(),
-                &working.layout().table,
-                machine.arch,
-                installed::Access::Change,
-                machine.reporter,
-            )?;
+            let system = installed_system(working, machine)?;
             system.change(&changes, machine.ignition, machine.reporter)?;
+            system.unmount()
+        }),
+        Step::MakeFilesystem { label, filesystem } => stage.work(step.name(), |working| {
+            make_filesystem::on_added(working, label, *filesystem, machine.reporter)
+        }),
+        Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
+            grow::file_system(working, machine.reporter)
+        }),
+        Step::KeepPaths { sources, bindings } => stage.work(step.name(), |working| {
+            let system = installed_system(working, machine)?;
+            let table = &working.layout().table;
+            let nodes = working.shared().nodes();
+            installed::lasting::keep(&system, (table, nodes), sources, bindings, machine.reporter)?;
             system.unmount()
         }),
         Step::ClosePartitions => stage.close_partitions(),
@@ -333,28 +352,45 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             efi,
             description,
             esp,
+            replaced,
             required: _,
         } => {
-            let installed = match &stage {
+            let (installed, disk) = match &stage {
                 Stage::Complete(disk, done) => {
-                    disk_root::esp_in(done.layout.table.partitions(), disk.target().sector)
+                    let table = done.layout.table.partitions();
+                    (disk_root::esp_in(table, disk.target().sector), Some(disk))
                 }
-                _ => None,
+                _ => (None, None),
             };
-            let esp = installed.as_ref().or(esp.as_ref());
-            let result = boot::entry(
-                machine.root,
-                machine.arch,
-                *efi,
+            let wanted = boot::Wanted {
+                efi: *efi,
                 description,
-                esp,
-                machine.reporter,
-            );
+                arch: machine.arch,
+                esp: installed.as_ref().or(esp.as_ref()),
+                replaced,
+            };
+            let result = boot::entry(machine.root, &wanted, disk, machine.reporter);
             tolerate(result, step, machine.reporter)?;
             Ok(stage)
         }
         other => Err(not_of_this_family(other)),
     }
+}
+
+/// The new system, mounted to be changed. What is kept is no part of it, whatever it holds.
+fn installed_system(
+    working: &install::Working,
+    machine: &Machine<'_>,
+) -> Result<installed::Installed> {
+    let layout = working.layout();
+    let kept: Vec<u32> = layout.kept.iter().map(|p| p.number).collect();
+    installed::Installed::mount(
+        &partitions::without(working.shared().nodes(), &kept),
+        &layout.table,
+        machine.arch,
+        installed::Access::Change,
+        machine.reporter,
+    )
 }
 
 /// After the verdict, what is not essential may warn, never undo.

@@ -257,6 +257,12 @@ pub fn places(table: &Table) -> Vec<Place> {
         .collect()
 }
 
+/// `nodes` but for those with these numbers.
+pub fn without(nodes: &[Node], numbers: &[u32]) -> Vec<Node> {
+    let rest = nodes.iter().filter(|n| !numbers.contains(&n.place.number));
+    rest.cloned().collect()
+}
+
 /// Finds the node of a partition by its device number, and makes it where nobody did (no devtmpfs at /dev).
 fn node(disk: DevNum, place: Place) -> Result<Node> {
     let what = || format!("looking for partition {} of device {disk}", place.number);

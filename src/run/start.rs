@@ -30,6 +30,8 @@ pub struct System<'a> {
     pub init: Option<&'a str>,
     /// Who switches.
     pub switch: Switch,
+    /// Partitions that are no part of it.
+    pub kept: &'a [u32],
 }
 
 /// An initrd is padded to this, as the kernel demands between two of them
@@ -61,6 +63,7 @@ pub fn start(system: &System<'_>, start: Start, machine: &Machine<'_>) -> Result
     }
     let table = tables::read(&mut file, target.size, target.sector);
     let nodes = partitions::known(&file, dev, &partitions::places(&table))?;
+    let nodes = partitions::without(&nodes, system.kept);
     drop(file);
     if start == Start::Root {
         match root(system, &nodes, &table, machine) {

@@ -43,6 +43,8 @@ pub struct TargetDisk {
     zeroing_works: AtomicBool,
     dirty: AtomicU64,
     target: Target,
+    /// Ranges in which no byte is written, whatever comes.
+    spared: Vec<Span>,
 }
 
 /// A disk that is locked, and on which something may still stand: it cannot be written.
@@ -187,7 +189,13 @@ impl TargetDisk {
             zeroing_works: AtomicBool::new(target.dev.is_some()),
             dirty: AtomicU64::new(0),
             target: target.clone(),
+            spared: Vec::new(),
         }
+    }
+
+    /// From now on every write into one of `spans` fails.
+    pub fn spare(&mut self, spans: Vec<Span>) {
+        self.spared = spans;
     }
 
     /// The disk that the plan chose.
@@ -223,11 +231,40 @@ impl TargetDisk {
         .hint("the disk does not boot; check its cabling and health, then install again")
     }
 
-    /// Fails where the disk ends before `at` + `length`.
+    /// Fails where `span` has a byte of what is kept: for what is not written by this type itself.
+    pub fn must_spare(&self, span: Span) -> Result<()> {
+        let end = |s: Span| s.start.0.saturating_add(s.length.0);
+        let over = |s: &&Span| span.start.0 < end(**s) && s.start.0 < end(span);
+        match self.spared.iter().find(over) {
+            None => Ok(()),
+            Some(kept) => Err(Failure::new(
+                Class::Bug,
+                format!(
+                    "wiping {} at byte {} would destroy the kept partition at byte {}",
+                    span.length, span.start.0, kept.start.0
+                ),
+            )),
+        }
+    }
+
+    /// Fails where the disk ends before `at` + `length`, or a kept partition is in between.
     pub fn must_hold(&self, at: Bytes, length: usize) -> Result<()> {
         let end = u64::try_from(length).ok().and_then(|l| at.0.checked_add(l));
-        if end.is_some_and(|end| end <= self.target.size.0) {
-            return Ok(());
+        if let Some(end) = end.filter(|end| *end <= self.target.size.0) {
+            let over = |s: &&Span| at.0 < s.start.0.saturating_add(s.length.0) && s.start.0 < end;
+            return match self.spared.iter().find(over) {
+                None => Ok(()),
+                Some(kept) => Err(Failure::new(
+                    Class::Media,
+                    format!(
+                        "the image is longer than its table says: {length} bytes at byte {} of {} would overwrite the kept partition at byte {}",
+                        at.0,
+                        self.target.path.display(),
+                        kept.start.0
+                    ),
+                )
+                .hint("the kept partition is untouched, and the disk does not boot now; use a smaller image")),
+            };
         }
         Err(Failure::new(
             Class::Media,

@@ -36,6 +36,7 @@ pub fn wipe(disk: &TargetDisk, method: Wipe, spans: &[Span], reporter: &Reporter
     };
     let mut meter = Meter::new("wipeDisk", total(spans), reporter);
     for span in pieces(spans) {
+        disk.must_spare(span)?;
         let done = match method {
             Wipe::Discard => block::discard(disk.file(), span.start, span.length),
             Wipe::Zero => zero(disk, span),

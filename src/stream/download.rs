@@ -230,7 +230,10 @@ impl Download {
             // They renew nothing: a server that always breaks off before the new ones must come to an end.
             return Ok(None);
         }
-        out.copy_within(known..got, 0);
+        // musl's memmove(3) copies a range onto itself byte by byte, backwards: a third of this thread's time.
+        if known > 0 {
+            out.copy_within(known..got, 0);
+        }
         let new = got - known;
         self.position = self.position.saturating_add(new as u64);
         if self.total.is_some_and(|total| self.position > total) {

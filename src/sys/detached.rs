@@ -399,7 +399,8 @@ pub struct Overlay<'a> {
     pub upper: &'a Path,
     /// An empty directory on the file system of `upper`.
     pub work: &'a Path,
-    /// SELinux label of the overlay's root, for a policy that is loaded later.
+    /// SELinux label of the overlay's root. A kernel whose SELinux has no policy yet takes none (Linux:
+    /// security/selinux/hooks.c, `selinux_set_mnt_opts`), and the overlay is made without it.
     pub root_context: Option<&'a str>,
     /// Its name in the table of mounts.
     pub name: &'a str,
@@ -409,6 +410,11 @@ impl Overlay<'_> {
     /// Makes it. The optional features stay off: each of them writes into the upper layer what only a kernel
     /// with the same feature reads.
     pub fn mount(&self, flags: Flags) -> Result<Detached> {
+        self.mount_with_label(flags).map(|(mount, _)| mount)
+    }
+
+    /// The same, and whether its root has the label of `root_context`.
+    pub fn mount_with_label(&self, flags: Flags) -> Result<(Detached, bool)> {
         let mut context =
             Context::new("overlay", self.name)?.set("source", self.name.as_bytes())?;
         for (key, path) in [
@@ -433,10 +439,11 @@ impl Overlay<'_> {
             // A kernel that was built without a feature may not know its option.
             context.set_if_known(key, value.as_bytes())?;
         }
-        if let Some(label) = self.root_context {
-            context = context.set("rootcontext", label.as_bytes())?;
-        }
-        context.mount(flags)
+        let labelled = match self.root_context {
+            Some(label) => context.set_if_known("rootcontext", label.as_bytes())?,
+            None => false,
+        };
+        Ok((context.mount(flags)?, labelled))
     }
 }
 

@@ -119,6 +119,32 @@ impl Mapped {
     }
 }
 
+/// How often the device with this UUID, which must have the number `dev`, is open: once by each device that stands
+/// on it, by each mount and each program.
+///
+/// # Errors
+/// Class refused where it is another device now, or none.
+pub fn open_count(uuid: &str, dev: DevNum) -> Result<u32> {
+    let control = control::open(Path::new(CONTROL), CONTROL_MINOR, "dm_mod")?;
+    let what = || format!("looking at the mapped device {dev} ({})", printable(uuid));
+    status(&control, uuid, dev, &what).map(|status| status.open_count())
+}
+
+fn status(control: &File, uuid: &str, dev: DevNum, what: &dyn Fn() -> String) -> Result<Request> {
+    let mut status = Request::of_uuid(uuid)
+        .ok_or_else(|| Failure::new(Class::Bug, format!("{}: no such UUID can be", what())))?;
+    // SAFETY: the buffer has the size that its header says and lives until the call returns.
+    unsafe { raw::status(control.as_raw_fd(), &raw mut status) }.context(Class::Refused, what)?;
+    if status.device() == Some(dev) {
+        return Ok(status);
+    }
+    let found = status.device().unwrap_or_default();
+    Err(
+        Failure::new(Class::Refused, format!("{}: it is {found} now", what()))
+            .hint("run again: devices changed their numbers meanwhile"),
+    )
+}
+
 /// Removes the device with this UUID, which must have the number `dev`. The kernel refuses (`EBUSY`) while it is
 /// mounted, open or part of another device. The UUID says whose device it is; a name may have been given anew.
 ///
@@ -127,22 +153,10 @@ impl Mapped {
 pub fn remove(uuid: &str, dev: DevNum) -> Result<()> {
     let what = || format!("removing the mapped device {dev} ({})", printable(uuid));
     let control = control::open(Path::new(CONTROL), CONTROL_MINOR, "dm_mod")?;
-    let request = || {
-        Request::of_uuid(uuid)
-            .ok_or_else(|| Failure::new(Class::Bug, format!("{}: no such UUID can be", what())))
-    };
-    let mut status = request()?;
+    status(&control, uuid, dev, &what)?;
+    let mut remove = Request::of_uuid(uuid)
+        .ok_or_else(|| Failure::new(Class::Bug, format!("{}: no such UUID can be", what())))?;
     // SAFETY: the buffer has the size that its header says and lives until the call returns.
-    unsafe { raw::status(control.as_raw_fd(), &raw mut status) }.context(Class::Refused, what)?;
-    if status.device() != Some(dev) {
-        let found = status.device().unwrap_or_default();
-        return Err(
-            Failure::new(Class::Refused, format!("{}: it is {found} now", what()))
-                .hint("run again: devices changed their numbers meanwhile"),
-        );
-    }
-    let mut remove = request()?;
-    // SAFETY: as above.
     unsafe { raw::remove(control.as_raw_fd(), &raw mut remove) }
         .context(Class::Refused, what)
         .map_err(|f| f.hint("see `ironroot disks` for what uses it"))?;
@@ -201,6 +215,12 @@ impl Request {
     fn device(&self) -> Option<DevNum> {
         let bytes: [u8; 8] = self.0.get(40..48)?.try_into().ok()?;
         DevNum::of_rdev(u64::from_ne_bytes(bytes))
+    }
+
+    /// `open_count`, which the kernel fills in.
+    fn open_count(&self) -> u32 {
+        let bytes = self.0.get(24..28).and_then(|b| b.try_into().ok());
+        bytes.map_or(0, u32::from_ne_bytes)
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {

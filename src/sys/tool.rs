@@ -87,6 +87,23 @@ impl Tool {
             .find(|path| nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok())
     }
 
+    /// Where the program is, or the failure that says which package has it.
+    ///
+    /// # Errors
+    /// Class config when it is not installed.
+    pub fn require(self) -> Result<PathBuf> {
+        self.find().ok_or_else(|| {
+            Failure::new(
+                Class::Config,
+                format!("{self} is needed and not installed: it {}", self.purpose()),
+            )
+            .hint(format!(
+                "add the programs that `ironroot tools` prints to the initrd ({self} is in Debian's {})",
+                self.package()
+            ))
+        })
+    }
+
     const fn name(self) -> &'static str {
         match self.names().first() {
             Some(name) => name,
@@ -126,16 +143,7 @@ pub fn run(tool: Tool, args: &[&str], timeout: Duration) -> Result<Output> {
 /// # Errors
 /// As [`run`].
 pub fn run_expecting(tool: Tool, args: &[&str], timeout: Duration, good: &[i32]) -> Result<Output> {
-    let path = tool.find().ok_or_else(|| {
-        Failure::new(
-            Class::Config,
-            format!("{tool} is needed and not installed: it {}", tool.purpose()),
-        )
-        .hint(format!(
-            "add the programs that `ironroot tools` prints to the initrd ({tool} is in Debian's {})",
-            tool.package()
-        ))
-    })?;
+    let path = tool.require()?;
     let call = printable(&format!("{} {}", path.display(), args.join(" ")));
     let mut command = Command::new(&path);
     command.args(args);

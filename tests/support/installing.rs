@@ -13,4 +13,6 @@ pub mod loop_device;
 pub mod nginx;
 pub mod program;
 pub mod qcow2;
+pub mod systems;
+pub mod traced;
 pub mod verdict;

@@ -49,11 +49,22 @@ impl LoopDevice {
         LoopDevice::attached(content, &[])
     }
 
+    /// A disk of zeros that takes no room, attached with `options` of losetup(8).
+    pub fn sparse(mib: u64, options: &[&str]) -> LoopDevice {
+        LoopDevice::made(options, |backing| {
+            File::create(backing).unwrap().set_len(mib << 20).unwrap();
+        })
+    }
+
     /// A disk with this content, attached with `options` of losetup(8).
     pub fn attached(content: &[u8], options: &[&str]) -> LoopDevice {
+        LoopDevice::made(options, |backing| std::fs::write(backing, content).unwrap())
+    }
+
+    fn made(options: &[&str], make: impl FnOnce(&Path)) -> LoopDevice {
         let directory = tempfile::tempdir().unwrap();
         let backing = directory.path().join("disk");
-        std::fs::write(&backing, content).unwrap();
+        make(&backing);
         let mut args = vec!["--find", "--show"];
         args.extend(options);
         args.push(backing.to_str().unwrap());

@@ -1,6 +1,7 @@
 //! What a boot config means: no text that is a URL, no key that is not carried out. Every problem is
 //! reported with its JSON path; what this version does not do is refused by name, never ignored.
 
+mod disk;
 mod image;
 mod memory;
 pub mod preserve;
@@ -13,6 +14,7 @@ mod tests;
 
 use std::time::Duration;
 
+pub use disk::{Addition, DiskInstall, Named};
 pub use image::{ClientCertificate, Image, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
@@ -93,29 +95,6 @@ impl Request {
     }
 }
 
-/// Install an image on a disk.
-#[derive(Clone, Debug)]
-pub struct DiskInstall {
-    /// The image.
-    pub image: Image,
-    /// Which disks are allowed.
-    pub select: wire::Select,
-    /// What to do when several are.
-    pub pick: wire::Pick,
-    /// What may be erased.
-    pub overwrite: wire::Overwrite,
-    /// How the old content goes.
-    pub wipe: wire::Wipe,
-    /// Whether the disk carries its record.
-    pub record: wire::RecordPolicy,
-    /// Boot entries.
-    pub efi: wire::Efi,
-    /// How a tree becomes bootable.
-    pub tree: TreeDisk,
-    /// What is changed in the installed system.
-    pub changes: SystemChanges,
-}
-
 /// Who is told.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -170,11 +149,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
     let mut problems = Problems(Vec::new());
     unsupported::refuse(config, &mut problems);
     let nothing = config.boot_policy == wire::BootPolicy::None;
-    // With `disk` they are refused as a whole.
-    let preserve = match config.disk {
-        Some(_) => Vec::new(),
-        None => preserve::read(config, &mut problems),
-    };
+    let preserve = preserve::read(config, &mut problems);
     let goal = match (nothing, &config.disk, &config.memory) {
         (true, _, _) => Some(Goal::Nothing),
         (false, Some(_), Some(_)) => {
@@ -189,7 +164,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
             None
         }
         (false, Some(disk), None) => {
-            disk_install(config, disk, &mut problems).map(|install| Goal::Disk(Box::new(install)))
+            disk::read(config, disk, &mut problems).map(|install| Goal::Disk(Box::new(install)))
         }
         (false, None, Some(memory)) => memory::read(config, memory, &mut problems)
             .map(|session| Goal::Memory(Box::new(session))),
@@ -275,30 +250,4 @@ fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {
             Then::Boot
         }
     }
-}
-
-fn disk_install(
-    config: &wire::BootConfig,
-    disk: &wire::Disk,
-    problems: &mut Problems,
-) -> Option<DiskInstall> {
-    let always = config.boot_policy == wire::BootPolicy::NetworkBootAlways;
-    let default = if always {
-        wire::Overwrite::IfOurs
-    } else {
-        wire::Overwrite::IfBlank
-    };
-    let image = image::read(config.image.as_ref()?, problems)?;
-    let tree = tree::read(&image, disk, problems);
-    Some(DiskInstall {
-        image,
-        select: disk.select.clone(),
-        pick: disk.pick,
-        overwrite: disk.overwrite.unwrap_or(default),
-        wipe: disk.wipe,
-        record: disk.record,
-        efi: disk.efi,
-        tree,
-        changes: system::read(config, disk, problems),
-    })
 }

@@ -21,15 +21,97 @@ fn defaults_are_the_careful_ones() {
 #[test]
 fn what_is_not_carried_out_is_refused_by_name() {
     let all = request(&format!(
-        r#"{IMAGE},"disk":{{"keep":["data"],"grow":"root","partitions":[{{"label":"x","size":"Rest"}}]}},"preserve":[{{"target":"/a","source":{{}}}}]"#
+        r#"{IMAGE},"disk":{{"table":"gpt"}},"network":{{}}"#
     ))
     .unwrap_err();
-    for key in ["preserve", "disk.keep", "disk.grow", "disk.partitions"] {
+    for key in ["network", "disk.table"] {
         assert!(
             all.iter()
                 .any(|p| p == &format!("{key}: not supported in this version")),
             "{key}: {all:?}"
         );
+    }
+}
+
+#[test]
+fn partitions_are_labels_or_numbers_and_make_sense() {
+    let disk = |json: &str| request(&format!(r#"{IMAGE},"disk":{json}"#));
+    let read = disk(
+        r#"{"keep":["ceph-*","3"],"grow":"root","guids":"New","partitions":[
+            {"label":"data","size":"50%"},{"label":"var","size":"2GiB","type":"var","filesystem":"xfs"}]}"#,
+    )
+    .unwrap();
+    let install = read.disk().unwrap();
+    assert_eq!(
+        install.keep,
+        [Named::Label("ceph-*".to_owned()), Named::Number(3)]
+    );
+    assert_eq!(install.grow, Some(Named::Label("root".to_owned())));
+    assert_eq!(
+        install.partitions[0].kind,
+        "0fc63daf-8483-4772-8e79-3d69d8477de4"
+    );
+    for (json, wrong) in [
+        (
+            r#"{"keep":["129"]}"#,
+            "disk.keep[0]: partition numbers go from 1 to 128",
+        ),
+        (r#"{"keep":["0"]}"#, "disk.keep[0]: partition numbers"),
+        (
+            r#"{"keep":["99999999999999"]}"#,
+            "disk.keep[0]: partition numbers",
+        ),
+        (
+            r#"{"grow":""}"#,
+            "disk.grow: a partition's label or number is needed",
+        ),
+        (
+            r#"{"partitions":[{"label":"a","size":"1GiB","type":"esp"}]}"#,
+            "disk.partitions[0].type: the image brings",
+        ),
+        (
+            r#"{"partitions":[{"label":"a","size":"1GiB","type":"C12A7328-F81F-11D2-BA4B-00A0C93EC93B"}]}"#,
+            "disk.partitions[0].type: the image brings",
+        ),
+        (
+            r#"{"partitions":[{"label":"a","size":"1GiB","type":"nice"}]}"#,
+            "is neither a GUID nor one of linux, home",
+        ),
+        (
+            r#"{"partitions":[{"label":"a","size":"1GiB","filesystem":"zfs"}]}"#,
+            "disk.partitions[0].filesystem",
+        ),
+        (
+            r#"{"partitions":[{"label":"a","size":"1GiB","type":"swap","filesystem":"ext4"}]}"#,
+            "a partition of type swap has none",
+        ),
+        (
+            r#"{"partitions":[{"label":"a","size":"1GiB"},{"label":"a","size":"1GiB"}]}"#,
+            "disk.partitions[1].label: another partition",
+        ),
+        (
+            r#"{"partitions":[{"label":"a","size":"Rest"},{"label":"b","size":"Rest"}]}"#,
+            "disk.partitions[1].size: only one",
+        ),
+        (
+            r#"{"grow":"root","partitions":[{"label":"a","size":"Rest"}]}"#,
+            "`disk.grow` takes the rest",
+        ),
+        (
+            r#"{"partitions":[{"label":"","size":"1GiB"}]}"#,
+            "needs a label",
+        ),
+        (
+            r#"{"partitions":[{"label":"12","size":"1GiB"}]}"#,
+            "not only digits",
+        ),
+        (
+            r#"{"partitions":[{"label":"0123456789012345678901234567890123456x","size":"1GiB"}]}"#,
+            "room for 36",
+        ),
+    ] {
+        let all = disk(json).unwrap_err();
+        assert!(all.iter().any(|p| p.contains(wrong)), "{json}: {all:?}");
     }
 }
 

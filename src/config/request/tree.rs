@@ -35,6 +35,9 @@ pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Probl
     }
     if tree {
         problems.unsupported("image.verifyDisk", image.verify_disk);
+        problems.unsupported("disk.keep", !disk.keep.is_empty());
+        problems.unsupported("disk.grow", disk.grow.is_some());
+        problems.unsupported("disk.partitions", !disk.partitions.is_empty());
         let given = !arguments.append.is_empty() || !arguments.remove.is_empty();
         let own = match disk.bootloader {
             wire::Bootloader::Uki => Some("a unified kernel image carries its own command line"),

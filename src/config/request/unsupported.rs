@@ -12,7 +12,7 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         image: _,
         disk,
         memory: _,
-        preserve,
+        preserve: _,
         ignition,
         network,
         ca: _,
@@ -22,7 +22,6 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
         on_failure: _,
         wait: _,
     } = config;
-    problems.unsupported("preserve", disk.is_some() && !preserve.is_empty());
     problems.unsupported("ignition", ignition.is_some() && disk.is_none());
     problems.unsupported("network", network.is_some());
     if let Some(disk) = disk {
@@ -30,20 +29,18 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             select: _,
             pick: _,
             overwrite: _,
-            keep,
+            keep: _,
             wipe: _,
-            grow,
+            grow: _,
             record: _,
-            partitions,
+            partitions: _,
+            guids: _,
             table,
             bootloader: _,
             efi: _,
             kernel_arguments: _,
             files: _,
         } = disk;
-        problems.unsupported("disk.keep", !keep.is_empty());
-        problems.unsupported("disk.grow", grow.is_some());
-        problems.unsupported("disk.partitions", !partitions.is_empty());
         problems.unsupported("disk.table", table.is_some());
     }
     if let Some(report) = report {

@@ -72,6 +72,81 @@ fn lvm_on_luks_on_a_partition_is_followed_to_the_mount_and_the_swap() {
 }
 
 #[test]
+fn swap_on_a_map_whose_node_is_no_link() {
+    let f = Fixture::new();
+    let sda = f.disk("sda", "pci/host0/0:0:0:0", "8:0", 4096);
+    let map = f.disk("dm-0", "", "253:0", 100);
+    f.attributes(&map, &[("dm/name", "vg0-swap"), ("dm/uuid", "LVM-ab")]);
+    f.link(&format!("{sda}/holders/dm-0"), &map);
+    // LVM without udev makes a node of this name.
+    f.file("dev/mapper/vg0-swap", "");
+    f.file(
+        "proc/swaps",
+        "Filename Type Size Used Priority\n/dev/mapper/vg0-swap partition 1 0 -2\n",
+    );
+    assert_eq!(held(&f)["sda"].last().unwrap(), "dm-0 is active swap");
+}
+
+#[test]
+fn a_disk_that_is_a_cache_of_bcache_is_held_by_its_set() {
+    let f = Fixture::new();
+    let sda = f.disk("sda", "pci/host0/0:0:0:0", "8:0", 4096);
+    let part = f.partition(&sda, 1, "8:1", 1, 100);
+    let bcache = f.disk("bcache0", "", "251:0", 100);
+    f.link(&format!("{part}/bcache/set"), "sys/fs/bcache/11-22");
+    f.link(&format!("{part}/holders/bcache0"), &bcache);
+    f.disk("sdb", "pci/host0/0:0:1:0", "8:16", 4096);
+    f.link("sys/block/sdb/holders/bcache0", &bcache);
+    mountinfo(&f, &["36 35 251:0 / /mnt rw - ext4 /dev/bcache0 rw"]);
+    let mut disks = disks::list(f.root()).unwrap();
+    attach(f.root(), &mut disks);
+    let sda = disks.iter().find(|d| d.name == "sda").unwrap();
+    assert_eq!(
+        tree("sda", &sda.holders),
+        [
+            "sda1",
+            "  cache of bcache (bcache/11-22)",
+            "    bcache device bcache0 (bcache0)",
+            "      mounted on /mnt",
+            "  bcache device bcache0 (bcache0)",
+            "    mounted on /mnt",
+        ]
+    );
+    assert_eq!(
+        held(&f)["sdb"],
+        [
+            "sdb is part of bcache device bcache0 (bcache0)",
+            "bcache0 is mounted on /mnt"
+        ]
+    );
+}
+
+#[test]
+fn a_circle_and_a_wide_stack_make_a_tree_that_ends() {
+    let on = |device: &str, holder: &str| Holder::Device {
+        device: device.to_owned(),
+        holder: holder.to_owned(),
+        what: "x".to_owned(),
+    };
+    assert_eq!(
+        tree("sda", &[on("sda", "a"), on("a", "b"), on("b", "a")]),
+        ["x (a)", "  x (b)", "    x (a)"]
+    );
+    // Each of thirty layers stands twice on the one below: shown in full it would have a thousand million lines.
+    let mut wide = Vec::new();
+    for n in 0..30 {
+        let below = if n == 0 {
+            "sda".to_owned()
+        } else {
+            format!("d{n}")
+        };
+        wide.push(on(&below, &format!("d{}", n + 1)));
+        wide.push(on(&below, &format!("d{}", n + 1)));
+    }
+    assert!(tree("sda", &wide).len() <= 201);
+}
+
+#[test]
 fn members_of_md_and_paths_of_multipath() {
     let f = Fixture::new();
     let md = f.disk("md0", "", "9:0", 100);
@@ -91,6 +166,23 @@ fn members_of_md_and_paths_of_multipath() {
     assert_eq!(
         held["sdd"],
         ["sdd is part of multipath device mpatha (dm-0)"]
+    );
+}
+
+#[test]
+fn a_partition_of_an_array_is_a_part_of_the_stack() {
+    let f = Fixture::new();
+    let md = f.disk("md0", "", "9:0", 100);
+    f.partition(&md, 1, "259:7", 1, 50);
+    let sda = f.disk("sda", "pci/host0/sda", "8:0", 100);
+    f.link(&format!("{sda}/holders/md0"), &md);
+    mountinfo(&f, &["36 35 259:7 / /srv rw - ext4 /dev/md0p1 rw"]);
+    assert_eq!(
+        held(&f)["sda"],
+        [
+            "sda is part of md array md0 (md0)",
+            "md0p1 is mounted on /srv"
+        ]
     );
 }
 

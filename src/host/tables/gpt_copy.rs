@@ -21,6 +21,7 @@ const ENTRY_SIZE: u32 = 128;
 struct Copy {
     header: Header,
     partitions: BTreeMap<u32, Partition>,
+    entries: Vec<u8>,
 }
 
 enum Found {
@@ -92,6 +93,21 @@ pub(super) fn read<R: Read + Seek + ?Sized>(
         partitions,
         flaws,
     })
+}
+
+/// The array of entries of the copy that [`read`] takes.
+pub(super) fn entries<R: Read + Seek + ?Sized>(
+    reader: &mut R,
+    size: Bytes,
+    sector: SectorSize,
+) -> Option<Vec<u8>> {
+    let last = (size.0 / sector.get()).checked_sub(1).filter(|l| *l > 1)?;
+    [1, last]
+        .into_iter()
+        .find_map(|lba| match copy_at(reader, lba, size, sector) {
+            Found::Valid(copy) => Some(copy.entries),
+            Found::Missing | Found::Invalid(_) => None,
+        })
 }
 
 fn state(found: &Found) -> CopyState {
@@ -171,9 +187,13 @@ fn decode<R: Read + Seek + ?Sized>(
     let mut at_zero = header.clone();
     at_zero.part_start = 0;
     let partitions =
-        gpt::partition::file_read_partitions(&mut Cursor::new(entries), &at_zero, block)
+        gpt::partition::file_read_partitions(&mut Cursor::new(&entries), &at_zero, block)
             .map_err(|e| e.to_string())?;
-    Ok(Copy { header, partitions })
+    Ok(Copy {
+        header,
+        partitions,
+        entries,
+    })
 }
 
 fn partitions(copy: &Copy, size: Bytes, sector: SectorSize) -> (Vec<TablePartition>, Vec<String>) {

@@ -14,6 +14,7 @@ fn identity() -> RecordIdentity {
         image: "sha256:abcd".to_owned(),
         version: "0.1.0".to_owned(),
         time: 1_764_000_000,
+        kept: Vec::new(),
     }
 }
 
@@ -245,14 +246,24 @@ fn any_record() -> impl Strategy<Value = Record> {
         text,
         text,
         text,
-        any::<u64>(),
+        (any::<u64>(), proptest::collection::vec(1u32..=128, 0..128)),
         maybe(),
         maybe(),
         maybe(),
         maybe(),
     )
         .prop_map(
-            |(mark, identity, claim, image, time, disk_guid, mbr_signature, wwn, serial)| Record {
+            |(
+                mark,
+                identity,
+                claim,
+                image,
+                (time, kept),
+                disk_guid,
+                mbr_signature,
+                wwn,
+                serial,
+            )| Record {
                 state: if mark { State::Mark } else { State::Record },
                 identity: RecordIdentity {
                     identity,
@@ -260,6 +271,7 @@ fn any_record() -> impl Strategy<Value = Record> {
                     image,
                     version: "1".to_owned(),
                     time,
+                    kept,
                 },
                 disk: DiskIdentity {
                     disk_guid,

@@ -2,7 +2,7 @@
 //! manual, "Tar Internals"; FreeBSD's tar(5)). It gives one entry after the other and the bytes of its
 //! content, holds no more than one entry's headers, and knows whether the archive is whole.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::BufRead;
 
 use nix::sys::stat::makedev;
 use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
@@ -17,12 +17,10 @@ use crate::units::Bytes;
 
 const BLOCK: usize = 512;
 
-/// How much is asked of the stream at once, and written to a file at once.
-const BUFFER: usize = 256 << 10;
-
 /// An archive that is being read.
 pub(super) struct Archive<'a> {
-    input: BufReader<&'a mut dyn Read>,
+    /// What it has ready is written to a file at once, without a copy.
+    input: &'a mut dyn BufRead,
     limits: Limits,
     /// Bytes read so far.
     at: u64,
@@ -42,9 +40,9 @@ struct Described {
 }
 
 impl<'a> Archive<'a> {
-    pub(super) fn new(from: &'a mut dyn Read, limits: Limits) -> Archive<'a> {
+    pub(super) fn new(from: &'a mut dyn BufRead, limits: Limits) -> Archive<'a> {
         Archive {
-            input: BufReader::with_capacity(BUFFER, from),
+            input: from,
             limits,
             at: 0,
             left: 0,
@@ -88,11 +86,11 @@ impl<'a> Archive<'a> {
             return Ok(&[]);
         }
         // Looked at twice, as the borrow of the first look would last until the end.
-        let got = fill(&mut self.input, self.at)?.len().min(want);
+        let got = fill(self.input, self.at)?.len().min(want);
         if got == 0 {
             return Err(self.cut_off("within the content of an entry"));
         }
-        Ok(self.input.buffer().get(..got).unwrap_or_default())
+        Ok(fill(self.input, self.at)?.get(..got).unwrap_or_default())
     }
 
     pub(super) fn taken(&mut self, count: usize) {
@@ -395,7 +393,7 @@ impl<'a> Archive<'a> {
         let mut rest = u128::from(self.left) + u128::from(self.padding);
         (self.left, self.padding) = (0, 0);
         while rest > 0 {
-            let got = fill(&mut self.input, self.at)?.len();
+            let got = fill(self.input, self.at)?.len();
             if got == 0 {
                 return Err(self.cut_off("within the content of an entry"));
             }
@@ -411,7 +409,7 @@ impl<'a> Archive<'a> {
         let mut block = [0; BLOCK];
         let mut rest = &mut block[..];
         while !rest.is_empty() {
-            let got = fill(&mut self.input, self.at)?;
+            let got = fill(self.input, self.at)?;
             let step = got.len().min(rest.len());
             if step == 0 {
                 let nothing = rest.len() == BLOCK;
@@ -437,7 +435,7 @@ impl<'a> Archive<'a> {
             Some(block) => return Err(self.trailing(&block)),
         }
         loop {
-            let got = fill(&mut self.input, self.at)?;
+            let got = fill(self.input, self.at)?;
             if got.is_empty() {
                 return Ok(());
             }
@@ -486,28 +484,27 @@ impl<'a> Archive<'a> {
 }
 
 /// What the stream has ready; empty at its end. A [`Failure`] inside the error goes on as it is.
-fn fill<'b>(input: &'b mut BufReader<&mut dyn Read>, at: u64) -> Result<&'b [u8]> {
-    while input.buffer().is_empty() {
-        match input.fill_buf() {
-            Ok([]) => break,
-            Ok(_) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => {
-                let class = match e.kind() {
-                    std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => {
-                        Class::Integrity
-                    }
-                    _ => Class::Media,
-                };
-                return Err(match e.downcast::<Failure>() {
-                    Ok(failure) => failure,
-                    Err(e) => Failure::new(class, format!("reading the archive at byte {at}"))
-                        .caused_by(e),
-                });
-            }
+fn fill(input: &mut dyn BufRead, at: u64) -> Result<&[u8]> {
+    // Looked at first, as the borrow of what is returned would last over the loop.
+    while let Err(e) = input.fill_buf() {
+        if e.kind() != std::io::ErrorKind::Interrupted {
+            return Err(unreadable(e, at));
         }
     }
-    Ok(input.buffer())
+    input.fill_buf().map_err(|e| unreadable(e, at))
+}
+
+fn unreadable(error: std::io::Error, at: u64) -> Failure {
+    let class = match error.kind() {
+        std::io::ErrorKind::InvalidData | std::io::ErrorKind::UnexpectedEof => Class::Integrity,
+        _ => Class::Media,
+    };
+    match error.downcast::<Failure>() {
+        Ok(failure) => failure,
+        Err(error) => {
+            Failure::new(class, format!("reading the archive at byte {at}")).caused_by(error)
+        }
+    }
 }
 
 /// The sum over all bytes with the checksum's own place taken as blanks; some old programs added signed ones.

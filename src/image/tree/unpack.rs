@@ -1,7 +1,7 @@
 //! From a stream of archive bytes to a tree: one copy, no more than one entry's headers in memory, and
 //! nothing outside the root whatever the archive says.
 
-use std::io::Read;
+use std::io::BufRead;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -53,7 +53,7 @@ pub(super) struct Unpacking<'r> {
 /// # Errors
 /// Class integrity for what is damaged, cut off or hostile; space where the file system is full, with what
 /// was needed and what there is; media otherwise. The tree is then unfinished and of no use.
-pub fn unpack(from: &mut dyn Read, root: &Root, options: &Options) -> Result<Census> {
+pub fn unpack(from: &mut dyn BufRead, root: &Root, options: &Options) -> Result<Census> {
     let mut archive = Archive::new(from, options.limits);
     let mut unpacking = Unpacking {
         root,

@@ -82,7 +82,7 @@ pub(super) fn identify(head: &[u8], kind: ImageKind, arch: &str) -> Result<RootI
 
 /// A tar archive begins with a header that says so (POSIX.1-2017, pax, "ustar Interchange Format"; GNU's
 /// differs in the two bytes after it).
-pub(in crate::plan) fn is_tar(head: &[u8]) -> bool {
+pub fn is_tar(head: &[u8]) -> bool {
     head.get(257..262) == Some(b"ustar")
 }
 

@@ -51,6 +51,11 @@ impl<'a> Candidate<'a> {
         all.filter(|c| c.device == self.name).collect()
     }
 
+    /// PARTUUID, where it is a partition of a table.
+    pub fn partuuid(&self) -> Option<String> {
+        self.entry.map(|e| e.partuuid.clone())
+    }
+
     /// Nothing at all is on it.
     pub fn is_blank(&self) -> bool {
         match self.partition {

@@ -184,6 +184,22 @@ fn what_nobody_here_knows_stays() {
 }
 
 #[test]
+fn what_stands_on_a_partition_of_an_array_goes_before_the_array() {
+    let mut md = array("amd0", "raid1", 1, 0, "1.2");
+    md.partitions = vec![crate::host::Partition {
+        name: "amd0p1".to_owned(),
+        ..Default::default()
+    }];
+    let facts = machine(
+        vec![on("sda", "amd0"), on("amd0p1", "dm-0")],
+        vec![md, map("dm-0", "LVM-a", "a")],
+    );
+    assert_eq!(names(&facts).unwrap(), ["dm-0", "amd0"]);
+    let teardown = plan(&facts.disks[0], &facts).unwrap();
+    assert_eq!(teardown.devices[0].below, ["amd0", "amd0p1"]);
+}
+
+#[test]
 fn a_loop_device_over_a_disk_goes_and_one_over_a_file_stays() {
     let mut facts = machine(
         vec![on("sda", "loop0")],

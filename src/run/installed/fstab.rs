@@ -31,6 +31,12 @@ pub enum Spec {
 }
 
 impl Entry {
+    /// Whether the running system has it there without being asked.
+    pub fn is_mounted_at_boot(&self) -> bool {
+        let has = |word: &str| self.options.split(',').any(|o| o == word);
+        !has("noauto") || has("x-systemd.automount")
+    }
+
     /// The `subvol=` option, as mount(8) takes it.
     pub fn subvolume(&self) -> Option<String> {
         self.options
@@ -95,9 +101,71 @@ fn unescape(field: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
+/// The lines between these are ours.
+const BEGIN: &str = "# ironroot begin: preserved paths";
+const END: &str = "# ironroot end";
+
+/// `text` with `lines` in a block of ours at its end; an older block goes.
+pub fn with_block(text: &str, lines: &[String]) -> String {
+    let mut out = String::new();
+    let mut ours = false;
+    for line in text.lines() {
+        match line.trim() {
+            BEGIN => ours = true,
+            END if ours => ours = false,
+            _ if ours => {}
+            _ => {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+    }
+    if !lines.is_empty() {
+        for line in std::iter::once(BEGIN)
+            .chain(lines.iter().map(String::as_str))
+            .chain([END])
+        {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// A field as fstab(5) has it: white space and backslashes in octal.
+pub fn escape(field: &str) -> String {
+    let mut out = String::new();
+    for c in field.chars() {
+        match c {
+            ' ' => out.push_str("\\040"),
+            '\t' => out.push_str("\\011"),
+            '\n' => out.push_str("\\012"),
+            '\\' => out.push_str("\\134"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_block_is_replaced_and_the_rest_stays() {
+        let text = "UUID=x / ext4 defaults 0 1\n";
+        let once = with_block(text, &["a b none bind 0 0".to_owned()]);
+        assert_eq!(once, format!("{text}{BEGIN}\na b none bind 0 0\n{END}\n"));
+        assert_eq!(
+            with_block(&once, &["c".to_owned()]),
+            format!("{text}{BEGIN}\nc\n{END}\n")
+        );
+        assert_eq!(with_block(&once, &[]), text);
+        // A block that somebody cut off ends with the file.
+        assert_eq!(with_block(&format!("{text}{BEGIN}\nrest\n"), &[]), text);
+        assert_eq!(escape("/a b\\c"), "/a\\040b\\134c");
+        assert_eq!(unescape(&escape("/a b\\c\t")), "/a b\\c\t");
+    }
 
     #[test]
     fn devices_are_named_in_every_way() {

@@ -6,6 +6,7 @@ pub mod entry;
 pub mod files;
 pub mod fstab;
 pub mod ignition;
+pub mod lasting;
 pub mod replace;
 pub mod volumes;
 
@@ -31,6 +32,9 @@ const FLAGS: Flags = Flags::MS_NOSUID
     .union(Flags::MS_NODEV)
     .union(Flags::MS_NOEXEC)
     .union(Flags::MS_NOATIME);
+
+/// More mounts than any fstab asks for.
+const MOUNTS: usize = 128;
 
 /// A larger file is no configuration.
 const LIMIT: u64 = 4 << 20;
@@ -96,25 +100,34 @@ impl Installed {
             mounts,
         };
         for entry in this.fstab() {
-            let Some(volume) = this.volumes.iter().find(|v| v.is(&entry.spec)) else {
-                continue;
-            };
-            if mounted.contains(&volume.number) {
-                continue;
-            }
-            match this
-                .root()
-                .and_then(|root| below(root, volume, &entry, flags))
-            {
-                Ok(guard) => {
-                    mounted.push(volume.number);
+            match this.mount_entry(&entry, flags) {
+                Ok((number, guard)) => {
+                    mounted.push(number);
                     this.mounts.push(guard);
                 }
-                Err(failure) => this.missing.push((entry.target, chain(&failure))),
+                Err(why) => this.missing.push((entry.target, why)),
             }
         }
         this.mount_apart(&mounted, flags, reporter)?;
         Ok(this)
+    }
+
+    /// Mounts what a line of fstab names, if that is on the target. Several subvolumes of one partition are several
+    /// mounts.
+    fn mount_entry(
+        &self,
+        entry: &fstab::Entry,
+        flags: Flags,
+    ) -> std::result::Result<(u32, Guard), String> {
+        if self.mounts.len() >= MOUNTS {
+            return Err("its fstab has too many lines".to_owned());
+        }
+        let volume = self.volumes.iter().find(|v| v.is(&entry.spec));
+        let volume = volume.ok_or_else(|| "it is none of the image's partitions".to_owned())?;
+        self.root()
+            .and_then(|root| below(root, volume, entry, flags))
+            .map(|guard| (volume.number, guard))
+            .map_err(|failure| chain(&failure))
     }
 
     /// Boot partitions that no line of fstab mounts: systemd finds them by their types.
@@ -149,7 +162,7 @@ impl Installed {
             .read(Path::new("/etc/fstab"), Walk::InRoot, LIMIT)
             .unwrap_or_default();
         let mut entries = fstab::parse(&String::from_utf8_lossy(&text));
-        entries.retain(|e| e.target != Path::new("/"));
+        entries.retain(|e| e.target != Path::new("/") && e.is_mounted_at_boot());
         // Parents before what is mounted on them.
         entries.sort_by_key(|e| e.target.components().count());
         entries
@@ -184,7 +197,7 @@ impl Installed {
                     at.display()
                 ),
             )
-            .hint("add the file system's kernel module to the initrd, or put the file elsewhere")),
+            .hint("add the file system's kernel module to the initrd, name the partition by UUID or PARTUUID in the image's fstab, or choose another path")),
             None => Ok(()),
         }
     }

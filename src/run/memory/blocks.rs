@@ -1,6 +1,6 @@
 //! An image's blocks as a reader, with progress.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, Read};
 
 use crate::error::Failure;
 use crate::report::Reporter;
@@ -14,6 +14,7 @@ pub struct BlockReader<'a> {
     block: Option<Block>,
     used: usize,
     read: u64,
+    ended: bool,
 }
 
 impl std::fmt::Debug for BlockReader<'_> {
@@ -41,6 +42,7 @@ impl<'a> BlockReader<'a> {
             block: Some(first),
             used: 0,
             read: 0,
+            ended: false,
         }
     }
 
@@ -53,6 +55,12 @@ impl<'a> BlockReader<'a> {
         self.used = 0;
         self.count(next.as_ref());
         Ok(next)
+    }
+
+    /// What of the block was not used yet.
+    fn rest(&self) -> &[u8] {
+        let block = self.block.as_deref().unwrap_or_default();
+        block.get(self.used..).unwrap_or_default()
     }
 
     /// Counts a block that was taken; after the last one, the end is told.
@@ -69,26 +77,33 @@ impl<'a> BlockReader<'a> {
 
 impl Read for BlockReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if let Some(block) = &self.block {
-                let rest = block.get(self.used..).unwrap_or_default();
-                if !rest.is_empty() {
-                    let count = rest.len().min(out.len());
-                    if let (Some(to), Some(from)) = (out.get_mut(..count), rest.get(..count)) {
-                        to.copy_from_slice(from);
-                    }
-                    self.used = self.used.saturating_add(count);
-                    return Ok(count);
-                }
-                let block = self.block.take();
-                self.used = 0;
-                self.count(block.as_ref());
+        let ready = self.fill_buf()?;
+        let count = ready.len().min(out.len());
+        if let (Some(to), Some(from)) = (out.get_mut(..count), ready.get(..count)) {
+            to.copy_from_slice(from);
+        }
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl BufRead for BlockReader<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        while !self.ended && self.rest().is_empty() {
+            if let Some(done) = self.block.take() {
+                self.count(Some(&done));
             }
+            self.used = 0;
             self.block = self.stream.next_block().map_err(io::Error::other)?;
             if self.block.is_none() {
+                self.ended = true;
                 self.count(None);
-                return Ok(0);
             }
         }
+        Ok(self.rest())
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.used = self.used.saturating_add(count);
     }
 }

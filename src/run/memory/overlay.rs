@@ -78,9 +78,9 @@ pub fn mount(
             root_context: label.as_deref(),
             name: "ironroot",
         }
-        .mount(Flags::ROOT)
+        .mount_with_label(Flags::ROOT)
     };
-    let root = if let Some(upper) = upper {
+    let (root, labelled) = if let Some(upper) = upper {
         let Layer { upper, work } = on_disk(upper, made, reporter)?;
         // A descriptor cannot be led anywhere, and has no characters that mean something to the kernel here.
         let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -90,6 +90,14 @@ pub fn mount(
         let upper = Path::new(UPPER);
         overlay(&upper.join(DATA), &upper.join(WORK))?
     };
+    // On a disk the directory has a label of its own.
+    let unlabelled = label.is_some() && !labelled && upper.is_none();
+    if unlabelled && selinux::is_enforcing(Path::new(LOWER), &crate::init::cmdline()) {
+        reporter.warn(
+            "the image enforces SELinux, and this kernel takes no label for the root before a policy is loaded: \
+             `/` itself will have that of a tmpfs until something relabels it",
+        );
+    }
     made.attach(root, place)
 }
 
@@ -111,6 +119,7 @@ fn in_memory(layout: &RootLayout, room: &Room, made: &mut Mounts) -> Result<()> 
     let top = Root::open(Path::new(UPPER))?;
     let data = top.make_directory(Path::new(DATA), 0o755, Walk::NoLinks)?;
     place::give(&data, model()?, Path::new(UPPER))?;
+    selinux::label_like(Path::new(LOWER), &data);
     top.make_directory(Path::new(WORK), 0o700, Walk::NoLinks)?;
     Ok(())
 }
@@ -118,9 +127,11 @@ fn in_memory(layout: &RootLayout, room: &Room, made: &mut Mounts) -> Result<()> 
 /// What another session wrote is there again.
 fn on_disk(wanted: &Upper, made: &mut Mounts, reporter: &Reporter) -> Result<Layer> {
     let attributes = model()?;
-    let mut take = || {
+    let mut take = || -> Result<Layer> {
         let source = source::open(&wanted.source, made, reporter)?;
-        layer::directories(&source, &wanted.subdir, attributes)
+        let layer = layer::directories(&source, &wanted.subdir, attributes)?;
+        selinux::label_like(Path::new(LOWER), &layer.upper);
+        Ok(layer)
     };
     take().map_err(|failure| {
         let hint = failure.next().to_owned();

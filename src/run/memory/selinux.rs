@@ -2,12 +2,15 @@
 //! image could not start then. Below an overlay the labels stay in the image, and only what is written needs
 //! one.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use crate::config::cmdline::Cmdline;
 use crate::error::{Class, Failure, Result, printable};
 use crate::sys::xattr;
+
+/// The attribute that holds a label.
+const LABEL: &[u8] = b"security.selinux";
 
 /// The type of a root directory in the reference policy.
 const ROOT_LABEL: &str = "system_u:object_r:root_t:s0";
@@ -41,6 +44,21 @@ pub fn must_not_enforce(root: &Path, cmdline: &Cmdline) -> Result<()> {
     .hint("publish the image as squashfs or erofs, or add enforcing=0 to the kernel command line"))
 }
 
+/// Gives the upper directory of the root the label of the image's root `lower`, where it has none: on a file system with
+/// labels of its own the policy finds it there.
+pub fn label_like(lower: &Path, upper: &OwnedFd) {
+    let of_upper = xattr::Of::Open(upper.as_fd());
+    let wanted = std::fs::File::open(lower).ok().and_then(|root| {
+        xattr::get(xattr::Of::Open(root.as_fd()), LABEL)
+            .ok()
+            .flatten()
+    });
+    if let (Some(label), Ok(None)) = (wanted, xattr::get(of_upper, LABEL)) {
+        // A file system without labels is one that the policy gives them to.
+        let _ = xattr::set(of_upper, LABEL, &label);
+    }
+}
+
 /// The label that the root of the session gets: that of the image's own root. `None` where this kernel has no
 /// SELinux.
 pub fn root_context(lower: &Path) -> Option<String> {
@@ -54,7 +72,7 @@ pub fn root_context(lower: &Path) -> Option<String> {
     let of_image = std::fs::File::open(lower)
         .ok()
         .and_then(|root| {
-            xattr::get(xattr::Of::Open(root.as_fd()), b"security.selinux")
+            xattr::get(xattr::Of::Open(root.as_fd()), LABEL)
                 .ok()
                 .flatten()
         })

@@ -134,11 +134,48 @@ fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
     Ok(handle)
 }
 
+/// Makes ready what `binding` mounts, and mounts nothing: for a system that mounts it itself at each of its boots.
+pub fn prepare(
+    binding: &Binding,
+    source: &Source,
+    system: &Root,
+    reporter: &Reporter,
+) -> Result<()> {
+    if binding.attach == Attach::MachineId {
+        claim::settle(binding, source, reporter)?;
+        return machine_id::provide(binding, source, system, system, reporter);
+    }
+    drop(target(binding, system)?);
+    let known = claim::settle(binding, source, reporter)?;
+    if binding.seed == Seed::FromImageOnce {
+        seed::fill(binding, source, system, known, reporter)?;
+    }
+    match binding.attach {
+        Attach::Directory | Attach::File => drop(content(binding, source, system)?),
+        Attach::Overlay => drop(layer::directories(
+            source,
+            &binding.subdir,
+            place::attributes(binding, system),
+        )?),
+        Attach::MachineId => {}
+    }
+    Ok(())
+}
+
 fn bind(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
+    let from = content(binding, source, image)?;
+    let what = format!("{} of {}", binding.subdir.display(), source.name);
+    let mount = Detached::copy_of(from.as_fd(), &what, false)?;
+    mount.set_flags(flags(binding.flags), false)?;
+    Ok(mount)
+}
+
+/// The directory or file on the source, made where it is missing.
+fn content(binding: &Binding, source: &Source, image: &Root) -> Result<OwnedFd> {
     let wanted = place::attributes(binding, image);
     let path = &binding.subdir;
-    let from = if binding.attach == Attach::File {
-        place::file(source, path, wanted)?
+    if binding.attach == Attach::File {
+        place::file(source, path, wanted)
     } else {
         let fresh = path.as_os_str().is_empty()
             && (binding.mode.is_some() || binding.owner.is_some())
@@ -149,12 +186,8 @@ fn bind(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
             // The root of a file system is never made here, and yet is as good as new.
             place::give(&fd, wanted, path)?;
         }
-        fd
-    };
-    let what = format!("{} of {}", path.display(), source.name);
-    let mount = Detached::copy_of(from.as_fd(), &what, false)?;
-    mount.set_flags(flags(binding.flags), false)?;
-    Ok(mount)
+        Ok(fd)
+    }
 }
 
 /// An overlay of the image's directory and, for whatever image, one upper layer on the source.

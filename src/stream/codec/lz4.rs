@@ -164,7 +164,10 @@ impl Lz4 {
             self.history = 0;
         } else {
             let keep = self.end.min(HISTORY);
-            self.content.copy_within(self.end - keep..self.end, 0);
+            // A range is not copied onto itself: musl does that byte by byte.
+            if keep < self.end {
+                self.content.copy_within(self.end - keep..self.end, 0);
+            }
             self.history = keep;
         }
         let (history, space) = self.content.split_at_mut(self.history);

@@ -1,3 +1,5 @@
+use std::io::Read as _;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -169,7 +171,7 @@ fn numbers_in_either_form() {
 
 #[test]
 fn a_header_of_gigabytes_is_not_held() {
-    let mut source = std::io::repeat(b'n');
+    let mut source = std::io::BufReader::new(std::io::repeat(b'n'));
     let large = header(b'L', b"l", 1 << 40);
     let mut source = large.as_bytes().chain(&mut source);
     let failure = Archive::new(&mut source, Limits::default())
@@ -181,7 +183,7 @@ fn a_header_of_gigabytes_is_not_held() {
 #[test]
 fn a_failure_of_the_stream_stays_what_it_is() {
     struct Broken;
-    impl Read for Broken {
+    impl std::io::Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
             Err(std::io::Error::other(Failure::new(
                 Class::Network,
@@ -189,7 +191,7 @@ fn a_failure_of_the_stream_stays_what_it_is() {
             )))
         }
     }
-    let failure = Archive::new(&mut Broken, Limits::default())
+    let failure = Archive::new(&mut std::io::BufReader::new(Broken), Limits::default())
         .next()
         .unwrap_err();
     assert_eq!(

@@ -1,0 +1,248 @@
+//! Preserved paths of an installed system: they last without ironroot, and so their sources have to be there after
+//! the installation: partitions of other disks, and of the target those that are kept or added.
+
+use std::path::PathBuf;
+
+use super::candidates;
+use super::{Attach, Binding, Decided, SourceDevice, Trouble, binding_of, decide_among, sort};
+use crate::config::request::preserve::{NewFileSystem, Preserved, overlap};
+use crate::config::request::{Addition, Named, Request, Source};
+use crate::host::tables::TablePartition;
+use crate::host::{DevNum, Disk, Facts};
+use crate::image::record::DiskIdentity;
+use crate::plan::refusal::Refusal;
+use crate::plan::step::Step;
+use crate::units::Bytes;
+
+/// What is preserved, and where.
+#[derive(Debug, Default)]
+pub struct Lasting {
+    /// The devices.
+    pub sources: Vec<SourceDevice>,
+    /// The paths, parents first.
+    pub bindings: Vec<Binding>,
+    /// Optional paths that will show the image's content, and why.
+    pub notes: Vec<String>,
+}
+
+/// Decides for an installation on `disk`, of which `kept` stay and to which `added` come.
+pub fn decide(
+    request: &Request,
+    facts: &Facts,
+    disk: &Disk,
+    kept: &[TablePartition],
+    added: &[Addition],
+) -> Result<Lasting, Refusal> {
+    let is_new = |entry: &&Preserved| new_partition(&entry.source, added).is_some();
+    let (fresh, old): (Vec<&Preserved>, Vec<&Preserved>) =
+        request.preserve.iter().partition(is_new);
+    let all = candidates::all(facts);
+    for entry in &old {
+        goes_away(entry, &all, facts, disk, kept)?;
+    }
+    let survivors = survivors(facts, disk, kept);
+    let Decided {
+        sources,
+        bindings,
+        notes,
+    } = decide_among(request, &old, &survivors)?;
+    let mut lasting = Lasting {
+        notes,
+        ..Lasting::default()
+    };
+    for step in sources {
+        if let Step::OpenSource { source } = step {
+            let number = disk.partitions.iter().find(|p| p.dev == source.dev);
+            lasting.sources.push(SourceDevice {
+                on_target: number.map(|p| Named::Number(p.number)),
+                ..*source
+            });
+        }
+    }
+    for (_, step) in bindings {
+        if let Step::Preserve { binding } = step {
+            lasting.bindings.push(*binding);
+        }
+    }
+    for entry in fresh {
+        add(request, entry, disk, added, &mut lasting)?;
+    }
+    sort_bindings(&mut lasting.bindings);
+    Ok(lasting)
+}
+
+fn refuse(entry: &Preserved, trouble: Trouble) -> Refusal {
+    Refusal::Preserve {
+        target: entry.target.clone(),
+        source: entry.source.to_string(),
+        trouble,
+    }
+}
+
+/// The partition that is added under the name of `source`.
+fn new_partition<'a>(source: &Source, added: &'a [Addition]) -> Option<&'a Addition> {
+    match source {
+        Source::Partlabel(label) => added.iter().find(|a| a.label == *label),
+        Source::Partuuid(_) | Source::Label(_) | Source::Uuid(_) | Source::Disk { .. } => None,
+    }
+}
+
+/// Refuses a source that this very installation erases.
+fn goes_away(
+    entry: &Preserved,
+    all: &[candidates::Candidate<'_>],
+    facts: &Facts,
+    disk: &Disk,
+    kept: &[TablePartition],
+) -> Result<(), Refusal> {
+    let Ok(found) = candidates::find(&entry.source, all, facts) else {
+        return Ok(());
+    };
+    let stays = found
+        .partition
+        .is_some_and(|p| kept.iter().any(|k| k.number == p.number));
+    if found.disk.dev == disk.dev && !stays {
+        return Err(refuse(
+            entry,
+            Trouble::Conflict(format!(
+                "{} is on the disk that is installed, and nothing keeps it: name it in `disk.keep`",
+                found.name
+            )),
+        ));
+    }
+    Ok(())
+}
+
+/// What is there after the installation, apart from the image and what is added.
+fn survivors(facts: &Facts, disk: &Disk, kept: &[TablePartition]) -> Facts {
+    let mut facts = facts.clone();
+    for other in facts.disks.iter_mut().filter(|d| d.dev == disk.dev) {
+        other
+            .partitions
+            .retain(|p| kept.iter().any(|k| k.number == p.number));
+        // Named as a whole it is the target, which holds the system itself.
+        other.contents.retain(|c| c.device != other.name);
+    }
+    facts
+}
+
+/// A path on a partition that does not exist yet.
+fn add(
+    request: &Request,
+    entry: &Preserved,
+    disk: &Disk,
+    added: &[Addition],
+    lasting: &mut Lasting,
+) -> Result<(), Refusal> {
+    let Some(addition) = new_partition(&entry.source, added) else {
+        return Ok(());
+    };
+    let wanted = Named::Label(addition.label.clone());
+    let made = addition.filesystem;
+    let filesystem = match (made, entry.filesystem) {
+        (Some(made), Some(other)) if made != other => {
+            return Err(refuse(
+                entry,
+                Trouble::OtherFileSystem(format!(
+                    "`disk.partitions` makes {} there, and `filesystem` is {}",
+                    made.name(),
+                    other.name()
+                )),
+            ));
+        }
+        (Some(fs), _) | (None, Some(fs)) => fs,
+        (None, None) => NewFileSystem::Ext4,
+    };
+    let format = match (made, entry.format) {
+        (Some(_), _) => None,
+        (None, true) => Some(filesystem),
+        (None, false) => {
+            return Err(refuse(
+                entry,
+                Trouble::Blank(format!("the new partition {wanted}")),
+            ));
+        }
+    };
+    let clash = lasting.bindings.iter().find(|other| {
+        overlap(&other.subdir, &entry.subdir)
+            && lasting
+                .sources
+                .iter()
+                .any(|s| s.number == other.source && s.on_target.as_ref() == Some(&wanted))
+    });
+    if let Some(other) = clash {
+        return Err(refuse(
+            entry,
+            Trouble::Conflict(format!(
+                "{} is preserved at the same place, or one is inside the other",
+                other.target.display()
+            )),
+        ));
+    }
+    let known = lasting
+        .sources
+        .iter_mut()
+        .find(|s| s.on_target.as_ref() == Some(&wanted));
+    let number = if let Some(source) = known {
+        source.required |= entry.required;
+        source.number
+    } else {
+        let number = lasting.sources.len();
+        lasting.sources.push(SourceDevice {
+            number,
+            name: format!("the new partition {wanted} of {}", disk.name),
+            path: disk.path.clone(),
+            dev: DevNum::default(),
+            size: Bytes::ZERO,
+            disk: DiskIdentity {
+                serial: disk.serial.clone(),
+                wwn: disk.wwn.clone(),
+                ..DiskIdentity::default()
+            },
+            wanted: entry.source.to_string(),
+            filesystem: filesystem.name().to_owned(),
+            uuid: None,
+            partuuid: None,
+            on_target: Some(wanted),
+            format,
+            read_only: false,
+            options: entry
+                .options
+                .file_system
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect(),
+            required: entry.required,
+        });
+        number
+    };
+    lasting.bindings.push(binding_of(request, entry, number));
+    Ok(())
+}
+
+fn sort_bindings(bindings: &mut Vec<Binding>) {
+    let mut steps: Vec<(PathBuf, Step)> = std::mem::take(bindings)
+        .into_iter()
+        .map(|binding| {
+            (
+                binding.target.clone(),
+                Step::Preserve {
+                    binding: Box::new(binding),
+                },
+            )
+        })
+        .collect();
+    sort(&mut steps);
+    bindings.extend(steps.into_iter().filter_map(|(_, step)| match step {
+        Step::Preserve { binding } => Some(*binding),
+        _ => None,
+    }));
+}
+
+/// Whether a path of the installed system is provided by a mount, and not by a copy.
+pub fn is_mounted(binding: &Binding) -> bool {
+    match binding.attach {
+        Attach::Directory | Attach::File | Attach::Overlay => true,
+        Attach::MachineId => false,
+    }
+}

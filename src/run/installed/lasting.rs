@@ -1,0 +1,280 @@
+//! Preserved paths of an installed system: made ready on their sources, filled from the image, and mounted at each
+//! of its boots by lines of its fstab(5), without ironroot.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use super::fstab::{self, escape};
+use super::replace::{Like, replace};
+use super::{Installed, LIMIT};
+use crate::config::request::Named;
+use crate::config::request::preserve::{Atime, MountFlags};
+use crate::config::wire::Seed;
+use crate::error::{Class, Context as _, Failure, Result, describe};
+use crate::host::signatures;
+use crate::host::tables::Table;
+use crate::plan::preserve::lasting::is_mounted;
+use crate::plan::preserve::{Attach, Binding, SourceDevice};
+use crate::report::Reporter;
+use crate::run::memory::mounts::Mounts;
+use crate::run::partitions::Node;
+use crate::run::preserve::source::Source;
+use crate::run::preserve::{attach, conflicts, source};
+use crate::sys::beneath::Walk;
+use crate::sys::block;
+
+/// Where the installed system mounts the sources: /run is there before any line of fstab, and no preserved path
+/// hides it.
+const STATE: &str = "/run/ironroot/state";
+
+const FSTAB: &str = "/etc/fstab";
+
+/// Provides the paths of `bindings` on `sources` for the mounted `system`, whose disk has these partitions.
+///
+/// # Errors
+/// Class preserve for a required path that cannot be provided.
+pub fn keep(
+    system: &Installed,
+    (table, nodes): (&Table, &[Node]),
+    sources: &[SourceDevice],
+    bindings: &[Binding],
+    reporter: &Reporter,
+) -> Result<()> {
+    let root = system.root()?;
+    let mut made = Mounts::default();
+    let mut open: Vec<(Source, SourceDevice)> = Vec::new();
+    for device in sources {
+        let opened = resolve(device, table, nodes)
+            .and_then(|device| Ok((source::open(&device, &mut made, reporter)?, device)));
+        match opened {
+            Ok(both) => open.push(both),
+            Err(failure) => tolerate(failure, &device.wanted, device.required, reporter)?,
+        }
+    }
+    let mut kept: Vec<&Binding> = Vec::new();
+    for binding in bindings {
+        let Some((source, _)) = open.iter().find(|(s, _)| s.number == binding.source) else {
+            // Its source is optional, or the run would have ended.
+            continue;
+        };
+        let done = no_rival(system, binding)
+            .and_then(|()| attach::prepare(binding, source, root, reporter));
+        match done {
+            Ok(()) => kept.push(binding),
+            Err(failure) => {
+                let target = binding.target.display().to_string();
+                tolerate(failure, &target, binding.required, reporter)?;
+            }
+        }
+    }
+    let lines = lines(&open, &kept)?;
+    let text = root.read(Path::new(FSTAB), Walk::InRoot, LIMIT);
+    let text = match text {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.is_missing() => String::new(),
+        Err(error) => return Err(error.of_class(Class::Preserve)),
+    };
+    let text = fstab::with_block(&text, &lines);
+    replace(root, Path::new(FSTAB), text.as_bytes(), Like::Old)?;
+    for (source, _) in &open {
+        let directory = source.root.directory(Path::new("."), Walk::InRoot)?;
+        nix::unistd::syncfs(&directory)
+            .context(Class::Preserve, || format!("flushing {}", source.name))?;
+    }
+    drop(open);
+    drop(made);
+    reporter.info(format!(
+        "{} preserved paths in the installed system's fstab",
+        kept.iter().filter(|b| is_mounted(b)).count()
+    ));
+    Ok(())
+}
+
+/// The device as the kernel knows it now.
+fn resolve(device: &SourceDevice, table: &Table, nodes: &[Node]) -> Result<SourceDevice> {
+    let Some(named) = &device.on_target else {
+        return Ok(device.clone());
+    };
+    let lost = || {
+        Failure::new(
+            Class::Bug,
+            format!("partition {named} of the target is not there"),
+        )
+        .hint("report this as a bug of ironroot")
+    };
+    let partition = table
+        .partitions()
+        .iter()
+        .find(|p| match named {
+            Named::Number(number) => p.number == *number,
+            Named::Label(label) => p.name.as_ref() == Some(label),
+        })
+        .ok_or_else(lost)?;
+    let node = nodes
+        .iter()
+        .find(|n| n.place.number == partition.number)
+        .ok_or_else(lost)?;
+    let mut found = SourceDevice {
+        path: node.path.clone(),
+        dev: node.dev,
+        size: partition.size,
+        partuuid: Some(partition.partuuid.clone()),
+        ..device.clone()
+    };
+    // What was made a moment ago is what the plan meant.
+    if found.format.is_none() && matches!(named, Named::Label(_)) {
+        found.uuid = uuid_of(&node.path)?;
+    }
+    Ok(found)
+}
+
+fn uuid_of(path: &Path) -> Result<Option<String>> {
+    let what = || format!("reading {}", path.display());
+    let file = File::open(path).context(Class::Preserve, what)?;
+    let size = block::size(&file).context(Class::Preserve, what)?;
+    let contents = signatures::probe_one(&file, &path.display().to_string(), size);
+    Ok(contents.found.into_iter().find_map(|c| c.uuid))
+}
+
+/// Refuses a path at which the image itself mounts something (of two lines, systemd takes the first), and one whose
+/// content in the image cannot be seen.
+fn no_rival(system: &Installed, binding: &Binding) -> Result<()> {
+    if binding.seed == Seed::FromImageOnce || !is_mounted(binding) {
+        // What the image has there is read now, or a copy is put there.
+        system.must_be_there(&binding.target)?;
+    }
+    if !is_mounted(binding) {
+        return Ok(());
+    }
+    match conflicts::find(system.root()?, &[&binding.target]).first() {
+        None => Ok(()),
+        Some(found) => Err(Failure::new(Class::Preserve, found.clone())
+            .hint("take the line or the unit out of the image")),
+    }
+}
+
+fn tolerate(failure: Failure, what: &str, required: bool, reporter: &Reporter) -> Result<()> {
+    if required {
+        return Err(
+            Failure::new(Class::Preserve, format!("{what} cannot be preserved")).caused_by(failure),
+        );
+    }
+    reporter.warn(format!(
+        "{what} is not preserved and shows the image's content: {}",
+        describe(&failure)
+    ));
+    Ok(())
+}
+
+/// The lines of fstab(5): each source, then each path.
+fn lines(open: &[(Source, SourceDevice)], kept: &[&Binding]) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for (source, device) in open {
+        let users: Vec<&&Binding> = kept
+            .iter()
+            .filter(|b| b.source == source.number && is_mounted(b))
+            .collect();
+        if users.is_empty() {
+            continue;
+        }
+        let spec = spec(device)?;
+        let mut options = vec![if device.read_only { "ro" } else { "rw" }.to_owned()];
+        // What a path needs, its file system has to allow.
+        if users.iter().all(|b| b.flags.nosuid) {
+            options.push("nosuid".to_owned());
+        }
+        if users.iter().all(|b| b.flags.nodev) {
+            options.push("nodev".to_owned());
+        }
+        options.extend(device.options.iter().cloned());
+        if !device.required {
+            options.push("nofail".to_owned());
+        }
+        // fsck(8) in the second round, for what has one that does something at boot.
+        let pass = match device.filesystem.as_str() {
+            "ext4" | "vfat" => 2,
+            _ => 0,
+        };
+        lines.push(format!(
+            "{spec} {STATE}/{} {} {} 0 {pass}",
+            source.number,
+            device.filesystem,
+            options.join(",")
+        ));
+    }
+    for binding in kept.iter().filter(|b| is_mounted(b)) {
+        lines.push(line(binding));
+    }
+    Ok(lines)
+}
+
+/// How fstab names the device.
+fn spec(device: &SourceDevice) -> Result<String> {
+    if let Some(partuuid) = &device.partuuid {
+        return Ok(format!("PARTUUID={partuuid}"));
+    }
+    let uuid = match &device.uuid {
+        Some(uuid) => Some(uuid.clone()),
+        None => uuid_of(&device.path)?,
+    };
+    uuid.map(|uuid| format!("UUID={uuid}")).ok_or_else(|| {
+        Failure::new(
+            Class::Preserve,
+            format!("{device} has neither a PARTUUID nor a UUID that fstab could name"),
+        )
+        .hint("give it a file system with a UUID, or a partition table")
+    })
+}
+
+fn line(binding: &Binding) -> String {
+    let place = Path::new(STATE).join(binding.source.to_string());
+    let content = place.join(&binding.subdir);
+    let target = escape(&binding.target.display().to_string());
+    let shown = |path: PathBuf| escape(&path.display().to_string());
+    let mut options: Vec<String> = Vec::new();
+    let (what, kind) = match binding.attach {
+        Attach::Overlay => {
+            options.extend([
+                format!("lowerdir={target}"),
+                format!("upperdir={}", shown(content.join("upper"))),
+                format!("workdir={}", shown(content.join("work"))),
+            ]);
+            // As in a session from memory: one upper layer for all images.
+            for feature in ["index", "metacopy", "redirect_dir", "xino"] {
+                options.push(format!("{feature}=off"));
+            }
+            ("overlay".to_owned(), "overlay")
+        }
+        Attach::Directory | Attach::File | Attach::MachineId => {
+            options.push("bind".to_owned());
+            (shown(content), "none")
+        }
+    };
+    options.extend(flags(binding.flags));
+    options.push(format!("x-systemd.requires-mounts-for={}", shown(place)));
+    if !binding.required {
+        options.push("nofail".to_owned());
+    }
+    format!("{what} {target} {kind} {} 0 0", options.join(","))
+}
+
+/// Every flag is stated: a bind mount would take over those of its source.
+fn flags(flags: MountFlags) -> Vec<String> {
+    let pick = |set: bool, yes: &str, no: &str| if set { yes } else { no }.to_owned();
+    let mut all = vec![
+        pick(flags.read_only, "ro", "rw"),
+        pick(flags.nosuid, "nosuid", "suid"),
+        pick(flags.nodev, "nodev", "dev"),
+        pick(flags.noexec, "noexec", "exec"),
+        match flags.atime {
+            Atime::Relatime => "relatime",
+            Atime::Noatime => "noatime",
+            Atime::Strictatime => "strictatime",
+        }
+        .to_owned(),
+    ];
+    if flags.nodiratime {
+        all.push("nodiratime".to_owned());
+    }
+    all
+}

@@ -1,0 +1,286 @@
+//! Preserved paths of installed systems, on real loop devices: made ready on partitions of the very disk, listed in
+//! the installed fstab, the same over reinstalls and for a session from memory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[allow(dead_code)]
+#[path = "support/session.rs"]
+mod session;
+#[path = "support/installing.rs"]
+mod support;
+
+// What `session` expects beside itself.
+use support::program;
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use session::Lab;
+use support::disk_image::{MIB, sha256};
+use support::loop_device::{LoopDevice, tool};
+use support::program::Config;
+use support::systems::{Part, check, image, read, write};
+
+const ROOT: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
+const UUID: &str = "11111111-2222-4333-8444-555555555555";
+const FSTAB: &str = "UUID=11111111-2222-4333-8444-555555555555 / ext4 defaults 0 1\n";
+
+/// A system of `version`: kubelet's directory has content, and the machine id waits for the first boot.
+fn system(directory: &Path, version: &str, fstab: &str) -> Vec<u8> {
+    let root = directory.join(version);
+    write(&root, "etc/os-release", "ID=x\n");
+    write(&root, "etc/fstab", fstab);
+    write(&root, "etc/machine-id", "");
+    write(
+        &root,
+        "etc/ssh/ssh_host_key",
+        &format!("key of {version}\n"),
+    );
+    write(&root, "var/lib/kubelet/config", &format!("of {version}\n"));
+    image(&[Part {
+        number: 1,
+        at: 1,
+        size: 24,
+        kind: ROOT,
+        uuid: UUID,
+        label: "root",
+        tree: &root,
+    }])
+}
+
+fn paths() -> Value {
+    let source = json!({ "partlabel": "state" });
+    json!([
+        { "target": "/var/lib/kubelet", "source": source, "subdir": "kubelet", "seed": "FromImageOnce", "mode": "0750",
+          "options": ["noatime"] },
+        { "target": "/etc/ssh/ssh_host_key", "source": source, "subdir": "ssh_host_key", "kind": "file",
+          "seed": "FromImageOnce", "claimBound": true },
+        { "target": "/etc/machine-id", "source": source, "subdir": "machine-id", "kind": "file" },
+        { "target": "/srv/upper", "source": source, "subdir": "srv", "method": "overlay", "required": false },
+    ])
+}
+
+fn config(image: &[u8], disk: &LoopDevice, preserve: &Value) -> Config {
+    let path = disk.directory().join("image");
+    std::fs::write(&path, image).unwrap();
+    Config::new(path.to_str().unwrap(), &sha256(image), disk)
+        .with("/metadata", json!({ "claim": "tenant-a/one" }))
+        .with("/disk/overwrite", json!("Always"))
+        .with("/disk/keep", json!(["state"]))
+        .with(
+            "/disk/partitions",
+            json!([{ "label": "state", "size": "Rest", "filesystem": "ext4" }]),
+        )
+        .with("/preserve", preserve.clone())
+        .with("/wait", json!("0s"))
+}
+
+/// The partition `state` begins behind the image, whose last MiB is that of its backup table.
+const AT: usize = 26;
+
+#[track_caller]
+fn bootable(disk: &LoopDevice, yes: bool) {
+    assert_eq!(disk.bytes()[510..512] == [0x55, 0xaa], yes);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains("/run/ironroot/"), "{mounts}");
+}
+
+/// What the first installation makes stays over a reinstall with another image, and a session finds it.
+#[test]
+fn paths_live_on_the_disk_over_reinstalls_and_for_sessions() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = LoopDevice::patterned(96);
+    let one = system(directory.path(), "one", FSTAB);
+    config(&one, &disk, &paths()).install(&[]).succeeded();
+    bootable(&disk, true);
+
+    assert!(read(&disk, AT, "/kubelet/config").0.contains("of one\n"));
+    assert!(read(&disk, AT, "/ssh_host_key").0.contains("key of one\n"));
+    let id = read(&disk, AT, "/machine-id").0;
+    let id = id.lines().find(|l| l.len() == 32).unwrap().to_owned();
+    assert!(read(&disk, 1, "/etc/machine-id").0.contains(&id));
+    let fstab = read(&disk, 1, "/etc/fstab").0;
+    let info = tool("sgdisk", &["-i", "2", disk.arg()]);
+    let partuuid = info
+        .lines()
+        .find_map(|l| l.strip_prefix("Partition unique GUID: "))
+        .unwrap()
+        .to_lowercase();
+    let wanted = format!(
+        "{FSTAB}# ironroot begin: preserved paths
+PARTUUID={partuuid} /run/ironroot/state/0 ext4 rw,nosuid,nodev 0 2
+/run/ironroot/state/0/ssh_host_key /etc/ssh/ssh_host_key none bind,rw,nosuid,nodev,exec,relatime,x-systemd.requires-mounts-for=/run/ironroot/state/0 0 0
+/run/ironroot/state/0/kubelet /var/lib/kubelet none bind,rw,nosuid,nodev,exec,noatime,x-systemd.requires-mounts-for=/run/ironroot/state/0 0 0
+overlay /srv/upper overlay lowerdir=/srv/upper,upperdir=/run/ironroot/state/0/srv/upper,workdir=/run/ironroot/state/0/srv/work,index=off,metacopy=off,redirect_dir=off,xino=off,rw,nosuid,nodev,exec,relatime,x-systemd.requires-mounts-for=/run/ironroot/state/0,nofail 0 0
+# ironroot end
+"
+    );
+    let sorted = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let lines: Vec<&str> = fstab
+        .lines()
+        .filter(|l| !l.starts_with("debugfs "))
+        .collect();
+    let fstab = lines.join("\n") + "\n";
+    assert_eq!(sorted(&fstab), sorted(&wanted), "{fstab}");
+    // mount(8) understands every line.
+    let file = directory.path().join("fstab");
+    std::fs::write(&file, &fstab).unwrap();
+    let (_, text) = support::loop_device::try_tool(
+        "findmnt",
+        &["--verify", "--tab-file", file.to_str().unwrap()],
+    );
+    assert!(text.contains("0 parse errors"), "{text}");
+    check(&disk, 1, 24);
+
+    // Another image, the same paths: what is there stays, and the image's new content does not get in.
+    let two = system(directory.path(), "two", FSTAB);
+    let ended = config(&two, &disk, &paths()).install(&[]).succeeded();
+    assert!(ended.stderr.contains("kept"), "{}", ended.stderr);
+    bootable(&disk, true);
+    assert!(read(&disk, AT, "/kubelet/config").0.contains("of one\n"));
+    assert!(
+        read(&disk, 1, "/var/lib/kubelet/config")
+            .0
+            .contains("of two\n")
+    );
+    assert!(read(&disk, 1, "/etc/machine-id").0.contains(&id));
+    assert!(
+        read(&disk, 1, "/etc/fstab")
+            .0
+            .contains(&format!("PARTUUID={partuuid} "))
+    );
+
+    // A session from memory over the same partition.
+    let lab = Lab::new();
+    let root = lab.system("root");
+    write(&root, "etc/ssh/ssh_host_key", "key of the session\n");
+    let squashfs = lab.squashfs(&root, "root.squashfs");
+    let mut session = session::config(squashfs.to_str().unwrap());
+    session["metadata"] = json!({ "claim": "tenant-a/one" });
+    session["wait"] = json!("0s");
+    session["preserve"] = paths();
+    let seen = lab.play(
+        &session,
+        "[ $code = 0 ] || exit $code\necho config=$(cat $root/var/lib/kubelet/config)\necho key=$(cat $root/etc/ssh/ssh_host_key)\necho id=$(cat $root/etc/machine-id $root/var/lib/dbus/machine-id 2>/dev/null)",
+    );
+    assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+    assert_eq!(seen.fact("config"), "of one");
+    assert_eq!(seen.fact("key"), "key of one");
+    assert_eq!(seen.fact("id"), id);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+
+    // Another claim gets neither the key nor an installed system.
+    let other = config(&two, &disk, &paths()).with("/metadata", json!({ "claim": "tenant-b" }));
+    other
+        .install(&[])
+        .failed_with(16, &["/etc/ssh/ssh_host_key", "tenant-a/one"]);
+    bootable(&disk, false);
+    let blocks = disk.bytes();
+    assert!(blocks[AT * MIB..].windows(7).any(|w| w == b"of one\n"));
+}
+
+#[test]
+fn what_cannot_be_kept_is_said_before_or_leaves_a_disk_that_does_not_boot() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = system(directory.path(), "one", FSTAB);
+    let kubelet = |more: Value| {
+        let mut entry = json!({ "target": "/var/lib/kubelet", "source": { "partlabel": "state" } });
+        for (key, value) in more.as_object().unwrap() {
+            entry[key] = value.clone();
+        }
+        json!([entry])
+    };
+    // Before the first write.
+    let disk = LoopDevice::patterned(64);
+    let elsewhere = kubelet(json!({ "source": { "partlabel": "nowhere" } }));
+    config(&image, &disk, &elsewhere)
+        .install(&[])
+        .failed_with(16, &["partlabel=nowhere", "no device has that name"]);
+    support::verdict::assert_pattern(&disk);
+    let blank = config(&image, &disk, &kubelet(json!({}))).with(
+        "/disk/partitions",
+        json!([{ "label": "state", "size": "Rest" }]),
+    );
+    blank
+        .install(&[])
+        .failed_with(16, &["the new partition \"state\""]);
+    support::verdict::assert_pattern(&disk);
+
+    // The image mounts something there itself.
+    let rival = format!("{FSTAB}tmpfs /var/lib/kubelet tmpfs defaults 0 0\n");
+    let image = system(directory.path(), "rival", &rival);
+    config(&image, &disk, &kubelet(json!({})))
+        .install(&[])
+        .failed_with(
+            16,
+            &[
+                "/var/lib/kubelet cannot be preserved",
+                "/etc/fstab of the image",
+            ],
+        );
+    bootable(&disk, false);
+    let disk = LoopDevice::patterned(64);
+    let ended = config(&image, &disk, &kubelet(json!({ "required": false })))
+        .install(&[])
+        .succeeded();
+    assert!(
+        ended.stderr.contains("/var/lib/kubelet is not preserved"),
+        "{}",
+        ended.stderr
+    );
+    let fstab = read(&disk, 1, "/etc/fstab").0;
+    assert!(
+        fstab.contains("tmpfs /var/lib/kubelet") && !fstab.contains("ironroot begin"),
+        "{fstab}"
+    );
+
+    // A partition that the reinstallation would erase.
+    let image = system(directory.path(), "two", FSTAB);
+    let dropped = config(&image, &disk, &kubelet(json!({})))
+        .with("/disk/keep", json!([]))
+        .with("/disk/partitions", json!([]));
+    let before = disk.bytes();
+    dropped
+        .install(&[])
+        .failed_with(16, &["nothing keeps it", "disk.keep"]);
+    assert!(before == disk.bytes());
+}
+
+/// A kept partition may hold a whole system (an old root, a copy of one): it is neither taken for the new one nor
+/// changed.
+#[test]
+fn a_system_on_a_kept_partition_is_not_the_installed_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = LoopDevice::patterned(96);
+    let source = json!([{ "target": "/var/lib/kubelet", "source": { "partlabel": "state" } }]);
+    let one = system(directory.path(), "one", FSTAB);
+    config(&one, &disk, &source).install(&[]).succeeded();
+    let device = format!("{}?offset={}", disk.backing().display(), AT * MIB);
+    for request in [
+        "mkdir etc",
+        "write /etc/os-release etc/os-release",
+        "write /etc/os-release etc/fstab",
+    ] {
+        tool("debugfs", &["-w", "-R", request, &device]);
+    }
+    tool("sgdisk", &["--typecode=2:8304", disk.arg()]);
+    let two = system(directory.path(), "two", FSTAB);
+    let files = json!([{ "path": "/etc/new", "contents": "hello" }]);
+    config(&two, &disk, &source)
+        .with("/disk/files", files)
+        .install(&[])
+        .succeeded();
+    bootable(&disk, true);
+    assert!(read(&disk, 1, "/etc/new").0.contains("hello"));
+    assert!(read(&disk, 1, "/etc/fstab").0.contains("ironroot begin"));
+    assert!(!read(&disk, AT, "/etc/fstab").0.contains("ironroot"));
+}
