@@ -5,25 +5,32 @@ use super::Entry;
 use super::arguments::Edit;
 
 /// `text` with the change made to the `append` line of every label with a kernel, or one added; `None` where no
-/// label has a kernel.
+/// label has a kernel. Of several `append` lines of a label the last one counts, and one before all labels is for
+/// those that have none: where either is there, none is added.
 pub fn edit(text: &str, change: &Edit) -> Option<String> {
     let mut out: Vec<String> = Vec::new();
     let mut found = false;
-    let mut waiting = false;
-    let end_of_label = |out: &mut Vec<String>, waiting: &mut bool| {
-        if std::mem::take(waiting) {
+    let (mut in_label, mut for_all) = (false, false);
+    let (mut kernel, mut append) = (false, false);
+    let end_of_label = |out: &mut Vec<String>, kernel: &mut bool, has_append: bool| {
+        if std::mem::take(kernel) && !has_append {
             out.push(format!("  append {}", change.apply("")));
         }
     };
     for line in text.lines() {
         match keyword(line) {
-            Some(("label", _, _)) => end_of_label(&mut out, &mut waiting),
+            Some(("label", _, _)) => {
+                end_of_label(&mut out, &mut kernel, append || for_all);
+                (in_label, append) = (true, false);
+            }
             Some(("kernel" | "linux", _, _)) => {
                 found = true;
-                waiting = true;
+                kernel = true;
             }
             Some(("append", indent, arguments)) => {
-                waiting = false;
+                append = true;
+                for_all |= !in_label;
+                let arguments = if arguments == NOTHING { "" } else { arguments };
                 out.push(format!("{indent}append {}", change.apply(arguments)));
                 continue;
             }
@@ -31,9 +38,12 @@ pub fn edit(text: &str, change: &Edit) -> Option<String> {
         }
         out.push(line.to_owned());
     }
-    end_of_label(&mut out, &mut waiting);
+    end_of_label(&mut out, &mut kernel, append || for_all);
     found.then(|| out.join("\n") + "\n")
 }
+
+/// What stands for no arguments, not even those for all labels.
+const NOTHING: &str = "-";
 
 /// What the default label starts, or the first one where none is named.
 pub fn parse(text: &str) -> Option<Entry> {
@@ -42,9 +52,18 @@ pub fn parse(text: &str) -> Option<Entry> {
         _ => None,
     });
     let mut entries: Vec<(String, Entry)> = Vec::new();
+    let mut for_all = "";
     for line in text.lines() {
         match (keyword(line), entries.last_mut()) {
-            (Some(("label", _, name)), _) => entries.push((name.to_owned(), Entry::default())),
+            (Some(("label", _, name)), _) => {
+                let options = for_all.to_owned();
+                let entry = Entry {
+                    options,
+                    ..Entry::default()
+                };
+                entries.push((name.to_owned(), entry));
+            }
+            (Some(("append", _, arguments)), None) => for_all = arguments,
             (Some(("kernel" | "linux", _, path)), Some((_, entry))) => {
                 path.clone_into(&mut entry.kernel);
             }
@@ -53,8 +72,9 @@ pub fn parse(text: &str) -> Option<Entry> {
             }
             (Some(("append", _, arguments)), Some((_, entry))) => {
                 let words = super::arguments::words(arguments);
+                let words = words.into_iter().filter(|word| *word != NOTHING);
                 let (initrd, rest): (Vec<_>, Vec<_>) =
-                    words.into_iter().partition(|w| w.starts_with("initrd="));
+                    words.partition(|w| w.starts_with("initrd="));
                 let named = initrd.iter().filter_map(|w| w.split_once('='));
                 entry
                     .initrds
@@ -103,6 +123,33 @@ mod tests {
             "{edited}"
         );
         assert_eq!(edit("default x\ntimeout 5\n", &change), None);
+    }
+
+    #[test]
+    fn a_label_never_gets_a_second_append_line() {
+        let change = Edit::new(&["x".to_owned()], &[]);
+        // Before the kernel.
+        assert_eq!(
+            edit(
+                "label a\n  append root=y\n  linux /v\nlabel b\n  linux /w\n",
+                &change
+            )
+            .unwrap(),
+            "label a\n  append root=y x\n  linux /v\nlabel b\n  linux /w\n  append x\n"
+        );
+        // For all labels that have none of their own.
+        assert_eq!(
+            edit("append root=y\nlabel a\n  linux /v\n", &change).unwrap(),
+            "append root=y x\nlabel a\n  linux /v\n"
+        );
+        // A hyphen: none at all.
+        assert_eq!(
+            edit("append root=y\nlabel a\n  linux /v\n  append -\n", &change).unwrap(),
+            "append root=y x\nlabel a\n  linux /v\n  append x\n"
+        );
+        let text = "append root=y\nlabel a\n  linux /v\nlabel b\n linux /w\n append -\n";
+        assert_eq!(parse(text).unwrap().options, "root=y");
+        assert_eq!(parse(&format!("default b\n{text}")).unwrap().options, "");
     }
 
     #[test]
