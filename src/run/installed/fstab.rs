@@ -105,28 +105,29 @@ fn unescape(field: &str) -> String {
 const BEGIN: &str = "# ironroot begin: preserved paths";
 const END: &str = "# ironroot end";
 
-/// `text` with `lines` in a block of ours at its end; an older block goes.
-pub fn with_block(text: &str, lines: &[String]) -> String {
-    let mut out = String::new();
+/// `text` with `lines` in a block of ours at its end; an older block goes. All other lines stay byte for byte,
+/// whatever encoding they are in.
+pub fn with_block(text: &[u8], lines: &[String]) -> Vec<u8> {
+    let mut out = Vec::new();
     let mut ours = false;
-    for line in text.lines() {
-        match line.trim() {
-            BEGIN => ours = true,
-            END if ours => ours = false,
+    for line in text.split_inclusive(|byte| *byte == b'\n') {
+        match line.trim_ascii() {
+            trimmed if trimmed == BEGIN.as_bytes() => ours = true,
+            trimmed if ours && trimmed == END.as_bytes() => ours = false,
             _ if ours => {}
-            _ => {
-                out.push_str(line);
-                out.push('\n');
-            }
+            _ => out.extend_from_slice(line),
         }
+    }
+    if out.last().is_some_and(|byte| *byte != b'\n') {
+        out.push(b'\n');
     }
     if !lines.is_empty() {
         for line in std::iter::once(BEGIN)
             .chain(lines.iter().map(String::as_str))
             .chain([END])
         {
-            out.push_str(line);
-            out.push('\n');
+            out.extend_from_slice(line.as_bytes());
+            out.push(b'\n');
         }
     }
     out
@@ -154,6 +155,9 @@ mod tests {
     #[test]
     fn the_block_is_replaced_and_the_rest_stays() {
         let text = "UUID=x / ext4 defaults 0 1\n";
+        let with_block = |text: &str, lines: &[String]| {
+            String::from_utf8(with_block(text.as_bytes(), lines)).unwrap()
+        };
         let once = with_block(text, &["a b none bind 0 0".to_owned()]);
         assert_eq!(once, format!("{text}{BEGIN}\na b none bind 0 0\n{END}\n"));
         assert_eq!(
@@ -161,8 +165,12 @@ mod tests {
             format!("{text}{BEGIN}\nc\n{END}\n")
         );
         assert_eq!(with_block(&once, &[]), text);
+        assert_eq!(with_block(text.trim_end(), &[]), text);
         // A block that somebody cut off ends with the file.
         assert_eq!(with_block(&format!("{text}{BEGIN}\nrest\n"), &[]), text);
+        // A path in another encoding.
+        let latin = b"LABEL=x /srv/caf\xe9 ext4 defaults 0 0\r\n";
+        assert_eq!(super::with_block(latin, &[]), latin);
         assert_eq!(escape("/a b\\c"), "/a\\040b\\134c");
         assert_eq!(unescape(&escape("/a b\\c\t")), "/a b\\c\t");
     }

@@ -70,12 +70,12 @@ pub fn keep(
     let lines = lines(&open, &kept)?;
     let text = root.read(Path::new(FSTAB), Walk::InRoot, LIMIT);
     let text = match text {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.is_missing() => String::new(),
+        Ok(bytes) => bytes,
+        Err(error) if error.is_missing() => Vec::new(),
         Err(error) => return Err(error.of_class(Class::Preserve)),
     };
     let text = fstab::with_block(&text, &lines);
-    replace(root, Path::new(FSTAB), text.as_bytes(), Like::Old)?;
+    replace(root, Path::new(FSTAB), &text, Like::Old)?;
     for (source, _) in &open {
         let directory = source.root.directory(Path::new("."), Walk::InRoot)?;
         nix::unistd::syncfs(&directory)
