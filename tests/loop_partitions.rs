@@ -118,7 +118,7 @@ fn partitions_that_no_table_names_are_formatted_and_mounted_under_the_lock() {
 }
 
 #[test]
-fn a_partition_in_use_keeps_the_disk_from_being_claimed_and_the_failure_says_so() {
+fn a_partition_in_use_keeps_the_heldfrom_being_claimed_and_the_failure_says_so() {
     let disk = LoopDevice::blank(64);
     let target = target(disk.path());
     let dev = target.dev.unwrap();
@@ -158,4 +158,19 @@ fn a_regular_file_has_partitions_too() {
     let file = File::open(&path).unwrap();
     file.read_exact_at(&mut magic, 8 * MIB + MAGIC.0).unwrap();
     assert_eq!(magic, MAGIC.1);
+}
+
+#[test]
+fn a_partition_that_the_kernel_refuses_takes_the_others_with_it() {
+    let disk = LoopDevice::blank(64);
+    let target = target(disk.path());
+    let beyond = Place {
+        number: 3,
+        start: Bytes(60 * MIB),
+        size: Bytes(100 * MIB),
+    };
+    let held = TargetDisk::open(&target).unwrap();
+    let failure = Shared::new(held, &[PLACES[0], beyond]).unwrap_err();
+    assert!(failure.to_string().contains("partition 3"), "{failure}");
+    assert_eq!(listed(target.dev.unwrap()), [] as [u32; 0]);
 }

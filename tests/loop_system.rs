@@ -363,3 +363,37 @@ fn files_are_in_the_subvolume_that_is_mounted_there() {
     assert_eq!(right.unwrap(), "hello");
     assert!(!wrong);
 }
+
+#[test]
+fn a_word_of_the_environment_block_is_taken_away_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("root");
+    write(&root, "etc/os-release", "ID=rhel\n");
+    write(
+        &root,
+        "boot/loader/entries/one.conf",
+        "title R\nversion 1\nlinux /boot/vmlinuz\noptions $kernelopts $tuned_params\n",
+    );
+    write(
+        &root,
+        "boot/grub2/grubenv",
+        "# GRUB Environment Block\nkernelopts=root=UUID=x ro quiet \n####",
+    );
+    let image = image(&[Part {
+        number: 1,
+        at: 1,
+        size: 24,
+        kind: ROOT,
+        uuid: ROOT_UUID,
+        label: "root",
+        tree: &root,
+    }]);
+    let disk = LoopDevice::patterned(40);
+    let keys = json!({ "kernelArguments": { "append": ["console=ttyS0"], "remove": ["quiet"] } });
+    install(&image, &disk, &keys, &[]).succeeded();
+    let entry = read(&disk, 1, "/boot/loader/entries/one.conf").0;
+    assert!(
+        entry.contains("options root=UUID=x ro $tuned_params console=ttyS0 ironroot.skip\n"),
+        "{entry}"
+    );
+}

@@ -256,15 +256,13 @@ fn read(source: &Source, fetcher: &Fetcher, budget: &mut Budget) -> Result<Optio
             // Something else to go on with: a server without an Ignition config for this machine (404, or a connection
             // that it drops) does not hold it for the whole time that retries may take.
             let mut short = Budget::new(IGNITION_PATIENCE.min(budget.remaining()));
-            let budget = if otherwise.is_some() {
-                &mut short
-            } else {
-                budget
-            };
+            // Only what leaves the disks alone may stand in for a server that does not answer.
+            let harmless = matches!(otherwise.as_deref(), Some(Source::GardenLinux(_)));
+            let budget = if harmless { &mut short } else { budget };
             let answer = fetcher.get_small(location, &[], IGNITION_LIMIT, budget);
             let document = match (answer, otherwise) {
                 (Ok(document), _) => document,
-                (Err(failure), Some(_)) if failure.class() == Class::Network => {
+                (Err(failure), Some(_)) if harmless && failure.class() == Class::Network => {
                     log::warn!("{}; going on without it", crate::error::chain(&failure));
                     return Ok(None);
                 }

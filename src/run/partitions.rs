@@ -50,6 +50,8 @@ pub struct Shared {
     disk: Option<TargetDisk>,
     /// A regular file is worked on as a loop device.
     attached: Option<LoopDevice>,
+    /// Numbers of the partitions that the kernel was told of.
+    told: Vec<u32>,
     nodes: Vec<Node>,
 }
 
@@ -71,6 +73,7 @@ impl Shared {
         let mut shared = Shared {
             disk: Some(disk),
             attached,
+            told: Vec::new(),
             nodes: Vec::new(),
         };
         let dev = block::device_number(shared.device()?).context(Class::Media, failed)?;
@@ -89,6 +92,7 @@ impl Shared {
                     )
                 },
             )?;
+            shared.told.push(place.number);
         }
         shared.nodes = places
             .iter()
@@ -183,8 +187,8 @@ impl Drop for Shared {
             return;
         }
         if let Ok(device) = self.device() {
-            for node in &self.nodes {
-                let _ = block::delete_partition(device, node.place.number);
+            for number in &self.told {
+                let _ = block::delete_partition(device, *number);
             }
         }
     }

@@ -61,7 +61,7 @@ pub fn change(system: &Installed, edit: &Edit, reporter: &Reporter) -> Result<()
     for root in system.roots() {
         for found in configurations(root)? {
             let text = match found.reader {
-                Reader::Bls => bls::edit(&found.text, edit),
+                Reader::Bls => bls::edit(&with_variables(root, &found.text), edit),
                 Reader::Grub => grub::edit(&found.text, edit),
                 Reader::Extlinux => extlinux::edit(&found.text, edit),
             };
@@ -101,6 +101,18 @@ pub fn change(system: &Installed, edit: &Edit, reporter: &Reporter) -> Result<()
         ));
     }
     Ok(())
+}
+
+/// A word that stands in GRUB's environment block cannot be taken away from an entry: the entry gets them all.
+fn with_variables(root: &Root, text: &str) -> String {
+    const VARIABLE: &str = "$kernelopts";
+    if !text.contains(VARIABLE) {
+        return text.to_owned();
+    }
+    match super::entry::grub_environment(root, "kernelopts") {
+        Some(value) => text.replace(VARIABLE, &value),
+        None => text.to_owned(),
+    }
 }
 
 /// Unified kernel images, those of boot menus before the one that firmware starts by itself.

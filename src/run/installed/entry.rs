@@ -160,7 +160,7 @@ fn open(root: &Root, configuration: &Path, entry: &Entry) -> Result<Bootable> {
 }
 
 /// A variable of GRUB's environment block (GRUB manual, "Environment block").
-fn grub_environment(root: &Root, name: &str) -> Option<String> {
+pub(super) fn grub_environment(root: &Root, name: &str) -> Option<String> {
     [
         "/boot/grub2/grubenv",
         "/boot/grub/grubenv",

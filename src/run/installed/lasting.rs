@@ -146,6 +146,15 @@ fn no_rival(system: &Installed, binding: &Binding) -> Result<()> {
     if !is_mounted(binding) {
         return Ok(());
     }
+    // Separators of overlayfs and of mount(8), which read them differently when they are escaped.
+    let strange = |path: &Path| path.display().to_string().contains([':', ',', '\\']);
+    if binding.attach == Attach::Overlay && (strange(&binding.target) || strange(&binding.subdir)) {
+        return Err(Failure::new(
+            Class::Preserve,
+            "an overlay in fstab cannot have a colon, a comma or a backslash in its paths",
+        )
+        .hint("use `method` bind, or other names"));
+    }
     match conflicts::find(system.root()?, &[&binding.target]).first() {
         None => Ok(()),
         Some(found) => Err(Failure::new(Class::Preserve, found.clone())

@@ -36,6 +36,9 @@ const FLAGS: Flags = Flags::MS_NOSUID
 /// More mounts than any fstab asks for.
 const MOUNTS: usize = 128;
 
+/// And nothing is written.
+const LOOK: Flags = FLAGS.union(Flags::MS_RDONLY);
+
 /// A larger file is no configuration.
 const LIMIT: u64 = 4 << 20;
 
@@ -76,7 +79,7 @@ impl Installed {
     ) -> Result<Installed> {
         let flags = match access {
             Access::Change => FLAGS,
-            Access::Look => FLAGS | Flags::MS_RDONLY,
+            Access::Look => LOOK,
         };
         let volumes = volumes::of(nodes, table)?;
         let place = Path::new(PLACE);

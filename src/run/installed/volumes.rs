@@ -71,6 +71,22 @@ impl Volume {
     /// As mount(2) has it.
     pub fn attach(&self, place: &Path, flags: Flags, options: &str) -> Result<Guard> {
         crate::init::modules::want(self.filesystem);
+        // Who only looks writes nothing, not even what a journal holds.
+        let quiet = match self.filesystem {
+            "ext4" => "noload",
+            "xfs" => "norecovery",
+            _ => "",
+        };
+        let looked: Vec<&str> = [quiet, options]
+            .into_iter()
+            .filter(|o| !o.is_empty())
+            .collect();
+        let looked = looked.join(",");
+        let options = if flags.contains(super::LOOK) {
+            &looked
+        } else {
+            options
+        };
         Guard::attach(&self.path, place, self.filesystem, flags, options)
     }
 }
