@@ -143,7 +143,15 @@ fn unpack<'a>(
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => "damaged".to_owned(),
                 other => other.to_string(),
             };
-            assert_eq!(verdict(one), verdict(several), "{codec}: {one}, {several}");
+            // A zstd frame that is nonsense as well asks for too much memory: whichever is found first is said.
+            let both = [one.kind(), several.kind()];
+            let either = codec == Codec::Zstd
+                && both.contains(&io::ErrorKind::OutOfMemory)
+                && both.contains(&io::ErrorKind::InvalidData);
+            assert!(
+                either || verdict(one) == verdict(several),
+                "{codec}: {one}, {several}"
+            );
         }
         (one, several) => panic!("{codec}: {one:?} on one thread, {several:?} on several"),
     }

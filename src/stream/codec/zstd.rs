@@ -79,7 +79,7 @@ fn understood(error: io::Error) -> io::Error {
     if error.to_string().contains("too much memory") {
         io::Error::new(io::ErrorKind::OutOfMemory, error)
     } else {
-        error
+        io::Error::new(io::ErrorKind::InvalidData, error)
     }
 }
 
