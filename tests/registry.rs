@@ -17,7 +17,7 @@ use ironroot::stream::{
     Budget, ImageRequest, ImageStream, Location, Purpose, RegistryAccess, Verified,
 };
 use support::fault_server::{Act, FaultServer, Request, Serve, file, ok, status};
-use support::images::{LONG, RIGHT, fetcher, image, request, sha256, zstd};
+use support::images::{LONG, RIGHT, fetcher, gzip, image, request, sha256, zstd};
 
 const DISK: &str = "application/vnd.ironcore.image.rootfs";
 /// User "me", password "s3cr3t" (bcrypt, as the registry demands).
@@ -249,6 +249,34 @@ fn a_blob_or_a_manifest_with_another_digest_is_never_verified() {
             .iter()
             .all(|r| !r.target.contains("/blobs/"))
     );
+}
+
+#[test]
+fn a_layer_that_is_not_compressed_as_its_media_type_declares_is_refused() {
+    let content = image(300_000);
+    for (suffix, right) in [("+gzip", true), ("+zstd", false), ("+xz", false)] {
+        let packed = gzip(&content);
+        let kind = format!("{DISK}{suffix}");
+        let document = manifest(&[(&kind, &packed)]);
+        let server = FaultServer::start(move |request| {
+            if request.target.contains("/manifests/") {
+                ok(&document)
+            } else {
+                file(request, &packed, RIGHT)
+            }
+        });
+        let got = read(asked(&at(&server, "os:v1"), None));
+        if right {
+            assert!(got.unwrap().0 == content);
+            continue;
+        }
+        let failure = got.unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity, "{failure}");
+        assert!(
+            failure.to_string().contains("is gzip, and the media type"),
+            "{failure}"
+        );
+    }
 }
 
 #[test]
