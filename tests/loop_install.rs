@@ -119,7 +119,7 @@ fn an_mbr_image_changes_nothing_but_gains_its_record() {
     let record = record::decode(&now[RECORD]).unwrap().unwrap();
     assert_eq!(
         (record.state, record.disk.mbr_signature.as_deref()),
-        (State::Record, Some("12345678"))
+        (State::Sealed, Some("12345678"))
     );
     assert_eq!(disk.partitions(), [1]);
 }

@@ -42,6 +42,7 @@ fn installed_table() -> Table {
         disk_guid: "99999999-2222-3333-4444-555555555555".to_owned(),
         protective: true,
         primary: CopyState::Valid,
+        primary_end: Bytes(34 * 512),
         backup: CopyState::Valid,
         copies_agree: true,
         backup_at_end: true,
