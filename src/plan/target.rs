@@ -243,6 +243,16 @@ fn nothing_serves(
             return teardown::busy(only, why);
         }
     }
+    // All of them are parts of one: that one was meant.
+    let whole = |disk: &&Disk| match held(disk, overwrite, facts) {
+        Some(Why::PartOf { parent }) => Some(parent),
+        Some(Why::InUse | Why::NotAllowed | Why::Unknown { .. }) | None => None,
+    };
+    if let Some((first, parent)) = passed.first().and_then(|d| Some((*d, whole(d)?)))
+        && passed.iter().all(|d| whole(d).as_ref() == Some(&parent))
+    {
+        return teardown::busy(first, Why::PartOf { parent });
+    }
     let candidates = facts
         .disks
         .iter()
