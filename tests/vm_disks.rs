@@ -131,6 +131,85 @@ fn equal_disks_are_told_apart_by_serial_and_found_again_when_names_change() {
     }
 }
 
+const LARGE_SECTORS: &str = r#"
+for n in 1 2 3 4 5 6 7 8 9 10; do test -b /dev/vda && break; sleep 1; done
+echo "sectors: $(cat /sys/block/vda/queue/logical_block_size)"
+show() {
+    for part in vda1 vda2; do
+        e2fsck -fn /dev/$part >/log 2>&1 || fail "e2fsck $part"
+        echo "$part from $(cat /sys/block/vda/$part/start) for $(cat /sys/block/vda/$part/size)"
+        mount -t ext4 /dev/$part /mnt
+        echo "$part holds $(busybox df -k /mnt | busybox tail -n 1 | awk '{print $2 * 1024}') $(cat /mnt/marker)"
+        test -n "$1" && echo "$1" >/mnt/marker
+        umount /mnt
+    done
+    sync
+}
+mkdir -p /mnt
+for round in 1 2 3; do
+    echo "== round $round"
+    /ironroot install --config /$round.json 2>&1
+    echo "exit $?"
+    show "of round $round"
+done
+"#;
+
+/// The kernel reads the table of a disk with blocks of 4096 bytes itself; on this machine it does not.
+#[test]
+fn a_disk_with_large_sectors_grows_gets_partitions_and_keeps_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let programs = ["mke2fs", "e2fsck", "resize2fs"];
+    let initrd = Initrd::new(
+        folder.path(),
+        &["virtio_pci", "virtio_blk", "ext4"],
+        &programs,
+    );
+    let mut image = disk_image::gpt_4096(16);
+    let root = blank(folder.path(), "root", 11);
+    run(
+        "mke2fs",
+        &["-q", "-t", "ext4", "-b", "4096", root.to_str().unwrap()],
+    );
+    image[4 * MIB..15 * MIB].copy_from_slice(&fs::read(&root).unwrap());
+    initrd.file("image.raw", &image);
+    for round in 1..=3 {
+        let config = json!({
+            "apiVersion": "ironroot.dev/v1alpha1",
+            "kind": "BootConfig",
+            "metadata": { "generation": round },
+            "image": { "url": "/image.raw", "digest": sha256(&image) },
+            "disk": {
+                "select": { "serial": "large" }, "overwrite": "IfOurs", "keep": ["data"], "grow": "1",
+                "partitions": [{ "label": "data", "size": "24MiB", "filesystem": "ext4" }],
+            },
+        });
+        let config = serde_json::to_vec(&config).unwrap();
+        initrd.file(&format!("{round}.json"), &config);
+    }
+    let disk = blank(folder.path(), "large", 128);
+    let option = format!("--disk={},serial=large,sector=4096", disk.display());
+    let console = initrd.boot(LARGE_SECTORS, &[option]);
+    assert!(console.contains("sectors: 4096"), "{console}");
+    // The backup table takes the last MiB; the root has grown up to what was added.
+    let (data, root) = ((127 - 24) * 2048, (103 - 4) * 2048);
+    for round in 1..=3 {
+        let text = part(&console, &format!("round {round}"));
+        let has = |wanted: &str| assert!(text.contains(wanted), "{wanted}: {text}");
+        has("exit 0");
+        has(&format!("vda1 from {} for {root}", 4 * 2048));
+        has(&format!("vda2 from {data} for {}", 24 * 2048));
+        let size = text.split("vda1 holds ").nth(1).unwrap();
+        let size: usize = size.split(' ').next().unwrap().parse().unwrap();
+        assert!(size > 80 * MIB, "the file system has grown: {text}");
+        if round > 1 {
+            let kept = format!("of round {}", round - 1);
+            let line = text.lines().find(|l| l.starts_with("vda2 holds")).unwrap();
+            assert!(line.ends_with(&kept), "{text}");
+            has("is kept as it is");
+        }
+    }
+}
+
 const PATHS: &str = r#"
 for n in 1 2 3 4 5 6 7 8 9 10; do test -b /dev/vdb && test -b /dev/sdb && break; sleep 1; done
 install() {

@@ -201,6 +201,24 @@ fn a_config_server_that_never_answers_ends_in_code_11_and_on_failure() {
     assert!(is_blank(&disk));
 }
 
+/// The machine that was installed under one policy is told by another to leave its disk alone, and boots from it.
+#[test]
+fn matrix_policy_none_restarts_into_the_installed_disk_and_writes_nothing() {
+    let work = ["--work", "policy-none", "--disk-size", "512M"];
+    let booted = "--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok";
+    let install = Scenario::new("tiny-uefi", &work);
+    install.boot(false, &[booted]).good();
+    let before = disk_hash(&install);
+    // The network stands first in the boot order.
+    let none = Scenario::new("none-uefi", &work);
+    let markers = ["--until=bootPolicy is None", "--until=next, once", booted];
+    let console = none.boot(true, &markers).good();
+    assert!(!console.contains("ERASE"), "{console}");
+    assert_eq!(console.matches("ironroot: starting (").count(), 1);
+    // The small system mounts its root for reading only.
+    assert_eq!(disk_hash(&install), before);
+}
+
 /// Every bus with every compression: run by scripts/test --all.
 #[test]
 fn matrix_uefi_every_bus_and_format() {
