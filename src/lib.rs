@@ -36,3 +36,7 @@ pub mod run;
 pub mod stream;
 pub mod sys;
 pub mod units;
+
+/// See there why the system's own is not enough.
+#[global_allocator]
+static ALLOCATOR: sys::recycle::Recycling = sys::recycle::Recycling::new();

@@ -598,3 +598,33 @@ fn a_qcow2_disk_comes_from_a_registry_in_two_passes() {
     assert!(got == content);
     assert_eq!(proof.download_digest(), Some(&sha256(&packed)));
 }
+
+#[test]
+fn credentials_are_not_for_a_server_that_a_redirect_led_to() {
+    let content = image(10_000);
+    let elsewhere = FaultServer::start(|request| {
+        if request.target.starts_with("/token") {
+            return ok(br#"{"token":"t"}"#);
+        }
+        let host = request.header("host").unwrap();
+        let challenge = format!(r#"Bearer realm="http://{host}/token""#);
+        status("401 Unauthorized", &[("WWW-Authenticate", &challenge)])
+    });
+    for part in ["/blobs/", "/manifests/"] {
+        let target = elsewhere.url("/cdn");
+        let server = scripted(content.clone(), move |request| {
+            let moved = request.target.contains(part);
+            moved.then(|| status("307 Temporary Redirect", &[("Location", &target)]))
+        });
+        let config = format!(
+            r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"bWU6czNjcjN0"}}}}}}"#,
+            server.port()
+        );
+        let failure = read(asked(&at(&server, "os:v1"), Some(&config))).unwrap_err();
+        assert_eq!(failure.class(), Class::Network);
+        assert!(chain(&failure).contains("401"), "{}", chain(&failure));
+    }
+    let theirs = elsewhere.requests();
+    assert_eq!(theirs.len(), 2, "no token was asked for");
+    assert!(theirs.iter().all(|r| r.header("authorization").is_none()));
+}

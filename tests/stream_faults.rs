@@ -521,3 +521,35 @@ fn a_server_that_gives_less_than_the_rest_is_asked_for_more() {
     assert!(get(server.url("/")).unwrap() == content);
     assert!(server.requests().len() >= 5);
 }
+
+#[test]
+fn a_part_of_a_file_whose_length_nobody_says_is_not_taken_for_the_rest() {
+    let content = image(300_000);
+    let server = FaultServer::start(move |request| match request.range_from() {
+        None => vec![
+            head(
+                "200 OK",
+                &[("Transfer-Encoding", "chunked"), ("ETag", "\"v1\"")],
+            ),
+            chunked(&content[..100_000], false),
+        ],
+        Some(from) => {
+            let range = format!("bytes {from}-199999/*");
+            let length = (200_000 - from).to_string();
+            vec![
+                head(
+                    "206 Partial Content",
+                    &[("Content-Range", &range), ("Content-Length", &length)],
+                ),
+                Act::Send(content[from..200_000].to_vec()),
+            ]
+        }
+    });
+    let failure = fails(server.url("/"), SHORT);
+    assert_eq!(failure.class(), Class::Network);
+    assert!(
+        chain(&failure).contains("nobody says"),
+        "{}",
+        chain(&failure)
+    );
+}

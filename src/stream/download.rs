@@ -318,9 +318,9 @@ impl Download {
             }
         }
         let mut response = self.send(url, public.clone())?;
-        if response.status() == StatusCode::UNAUTHORIZED
-            && let Some(place) = self.places.get_mut(self.current)
+        if let Some(place) = self.places.get_mut(self.current)
             && let Some(session) = &mut place.session
+            && session.is_asked_by(&response)
         {
             // A token lives for some minutes, a download for longer.
             session.renew(&self.fetcher, &self.driver, response.headers())?;

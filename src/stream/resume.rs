@@ -172,6 +172,19 @@ pub(super) fn judge(
                     total.unwrap_or_default()
                 )));
             }
+            // Less than the rest is a right answer, so that without a length its end would pass for the file's.
+            if total.is_none() && !wanted.random {
+                return Err(broken(format!(
+                    "206 for the bytes {first} to {last} of a file whose length nobody says"
+                )));
+            }
+            if let Some(length) = length
+                && length.checked_sub(1) != Some(last - first)
+            {
+                return Err(broken(format!(
+                    "Content-Range names the bytes {first} to {last}, and {length} bytes follow"
+                )));
+            }
             Ok(Verdict::Rest { total })
         }
         StatusCode::RANGE_NOT_SATISFIABLE if wanted.offset > 0 => {
@@ -385,7 +398,22 @@ mod tests {
             let failure = ask(&w, 206, &headers, Some(5)).unwrap_err();
             assert!(failure.to_string().contains(why), "{failure}");
         }
+        for length in [0, 4, 6] {
+            let failure = ask(&w, 206, &[range("bytes 5-9/10")], Some(length)).unwrap_err();
+            assert!(failure.to_string().contains("bytes follow"), "{failure}");
+        }
         let unknown = wanted(5, None, Some("\"a\""));
+        let failure = ask(&unknown, 206, &[range("bytes 5-9/*")], Some(5)).unwrap_err();
+        assert!(failure.to_string().contains("nobody says"), "{failure}");
+        let proven_by_piece = Wanted {
+            random: true,
+            ..unknown.clone()
+        };
+        let open = Verdict::Rest { total: None };
+        assert_eq!(
+            ask(&proven_by_piece, 206, &[range("bytes 5-9/*")], Some(5)).unwrap(),
+            open
+        );
         assert_eq!(
             ask(&unknown, 206, &[range("bytes 5-9/10")], None).unwrap(),
             rest

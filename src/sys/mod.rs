@@ -17,6 +17,7 @@ pub mod md;
 pub mod mount;
 pub mod packet;
 pub mod power;
+pub mod recycle;
 pub mod resize;
 pub mod rtnetlink;
 pub mod swap;
