@@ -21,6 +21,7 @@ mod write_log;
 
 use std::fs;
 use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -139,6 +140,20 @@ impl Run {
         same(&disk[..RECORD.start], &of[..RECORD.start], "head");
         same(&disk[RECORD.end..], &of[RECORD.end..], "disk");
         state
+    }
+
+    /// The number of flushes after which the disk is complete, which is not so with one less.
+    fn complete_after(&self) -> usize {
+        let is_complete =
+            |n: usize| self.state(&self.log.after(&self.before, n)) == State::Complete;
+        let all = self.log.flushes();
+        assert!(is_complete(all));
+        let last = (0..all).rev().find(|n| !is_complete(*n)).unwrap();
+        assert_eq!(
+            self.state(&self.log.after(&self.before, last)),
+            State::Nothing
+        );
+        last + 1
     }
 
     /// What ironroot takes the disk for, at the next network boot of this machine.
@@ -281,15 +296,22 @@ fn a_power_cut_at_any_flush_leaves_nothing_that_boots_or_all_of_it() {
         assert_eq!(listed(disk), entry);
     });
 
-    // Real firmware: the flush before LBA 0, and the one behind it. The last flush is that of the seal.
-    let last = raw.log.flushes() - 1;
-    let cut = raw.log.after(&raw.before, last - 1);
-    assert_eq!(raw.state(&cut), State::Nothing);
+    // Real firmware, before LBA 0 is on the medium and with it.
+    let complete = raw.complete_after();
+    let cut = raw.log.after(&raw.before, complete - 1);
     let console = firmware(folder, &cut, "No bootable option|Shell>");
     assert!(!console.contains("IRONROOT"), "{console}");
-    let cut = raw.log.after(&raw.before, last);
-    assert_eq!(raw.state(&cut), State::Complete);
-    firmware(folder, &cut, BOOTED);
+    firmware(folder, &raw.log.after(&raw.before, complete), BOOTED);
+
+    // The judge is no easy one: that a single flush, the one before LBA 0, was forgotten, would be noticed.
+    for run in [raw, kept, tree] {
+        let forgotten = run.complete_after() - 2;
+        let Run { before, end, log } = run;
+        let log = log.without_flush(forgotten);
+        let run = Run { before, end, log };
+        let judged = catch_unwind(AssertUnwindSafe(|| run.sweep("forgetful", |_| {})));
+        assert!(judged.is_err());
+    }
 }
 
 /// Ten cuts from the first flush to the last, under real firmware.

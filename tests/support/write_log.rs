@@ -79,6 +79,15 @@ impl WriteLog {
         self.events.iter().filter(flush).count()
     }
 
+    /// The same, as if one flush had been forgotten.
+    pub fn without_flush(mut self, number: usize) -> WriteLog {
+        let flush = |(_, e): &(usize, &Event)| matches!(e, Event::Flush);
+        let all = self.events.iter().enumerate();
+        let (at, _) = all.filter(flush).nth(number).unwrap();
+        self.events.remove(at);
+        self
+    }
+
     /// The disk after so many flushes, nothing of what followed; all of it for `usize::MAX`.
     pub fn after(&self, before: &[u8], flushes: usize) -> Vec<u8> {
         let mut disk = before.to_vec();
