@@ -5,6 +5,7 @@ mod disk;
 mod image;
 mod memory;
 pub mod preserve;
+mod sections;
 pub mod system;
 mod tree;
 mod unsupported;
