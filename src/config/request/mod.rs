@@ -6,7 +6,7 @@ mod image;
 mod memory;
 pub mod preserve;
 pub mod system;
-mod tree;
+pub mod tree;
 mod unsupported;
 
 #[cfg(test)]
