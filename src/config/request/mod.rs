@@ -7,7 +7,7 @@ mod memory;
 pub mod preserve;
 mod sections;
 pub mod system;
-mod tree;
+pub mod tree;
 mod unsupported;
 
 #[cfg(test)]
