@@ -44,6 +44,7 @@ fn installed_table() -> Table {
         primary: CopyState::Valid,
         backup: CopyState::Valid,
         copies_agree: true,
+        backup_lists: None,
         backup_at_end: true,
         usable: (34, 2_000_000),
         entries: 128,

@@ -36,6 +36,7 @@ fn gpt() -> Gpt {
         primary: CopyState::Valid,
         backup: CopyState::Valid,
         copies_agree: true,
+        backup_lists: None,
         backup_at_end: true,
         usable: (34, 1000),
         entries: 128,
