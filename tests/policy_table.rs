@@ -50,6 +50,7 @@ fn installed_table() -> Table {
         primary_end: Bytes(34 * 512),
         backup: CopyState::Valid,
         copies_agree: true,
+        backup_lists: None,
         backup_at_end: true,
         usable: (34, 2_000_000),
         entries: 128,

@@ -51,6 +51,9 @@ pub struct Gpt {
     pub backup: CopyState,
     /// Both copies are valid and say the same.
     pub copies_agree: bool,
+    /// What the backup lists, where both copies are valid and differ: the partitions here are the primary's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup_lists: Option<Vec<TablePartition>>,
     /// The backup's header is in the last sector of the disk (it is not after a disk has grown).
     pub backup_at_end: bool,
     /// First and last block that partitions may use.

@@ -264,6 +264,7 @@ impl Refusal {
                 }
                 Trouble::ReadOnly(_) => "check the write protection, or name another place",
                 Trouble::Conflict(_) => "name another place for one of them",
+                Trouble::Encrypted(_) => "name a file system that is not encrypted",
                 other => other.next(),
             }
             .to_owned(),

@@ -150,6 +150,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         Step::OpenRoot { .. }
         | Step::LoadRoot
         | Step::MountRoot { .. }
+        | Step::AddPartitions { .. }
         | Step::OpenSource { .. }
         | Step::Preserve { .. }
         | Step::Scratch { .. }
@@ -240,6 +241,7 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
             verity,
             upper,
         } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
+        Step::AddPartitions { partitions } => session.add_partitions(partitions, reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),

@@ -222,7 +222,8 @@ pub(super) fn additions(disk: &wire::Disk, problems: &mut Problems) -> Vec<Addit
     all
 }
 
-fn wrong_label(label: &str) -> Option<String> {
+/// Why no partition can be given this name.
+pub(super) fn wrong_label(label: &str) -> Option<String> {
     if label.is_empty() {
         return Some("a partition that is added needs a label".to_owned());
     }

@@ -78,6 +78,10 @@ pub(super) fn read<R: Read + Seek + ?Sized>(
         Found::Valid(copy) => copy.header.current_lba == last,
         Found::Missing | Found::Invalid(_) => false,
     };
+    let backup_lists = match (&primary, &backup) {
+        (Found::Valid(_), Found::Valid(b)) if !copies_agree => Some(partitions(b, size, sector).0),
+        _ => None,
+    };
     let copy = match (primary, backup) {
         (Found::Valid(copy), _) | (_, Found::Valid(copy)) => copy,
         (Found::Invalid(why), _) => {
@@ -101,6 +105,7 @@ pub(super) fn read<R: Read + Seek + ?Sized>(
         primary_end,
         backup: backup_state,
         copies_agree,
+        backup_lists,
         backup_at_end,
         usable: (copy.header.first_usable, copy.header.last_usable),
         entries: copy.header.num_parts,

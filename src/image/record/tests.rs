@@ -39,6 +39,7 @@ fn gpt() -> Gpt {
         primary_end: Bytes(34 * 512),
         backup: CopyState::Valid,
         copies_agree: true,
+        backup_lists: None,
         backup_at_end: true,
         usable: (34, 1000),
         entries: 128,
