@@ -44,6 +44,9 @@ pub struct Gpt {
     pub protective: bool,
     /// The copy at the head.
     pub primary: CopyState,
+    /// Where that copy ends, its entries included; zero where it is not valid.
+    #[serde(default)]
+    pub primary_end: Bytes,
     /// The copy that the primary points to; where there is no primary, the one in the last sector.
     pub backup: CopyState,
     /// Both copies are valid and say the same.

@@ -153,6 +153,7 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
         identity: identity::identity(request, image),
         steps,
         notes,
+        drift: Vec::new(),
     })
 }
 

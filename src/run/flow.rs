@@ -123,7 +123,8 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
             reason: "ironroot.mode=plan: nothing was touched".to_owned(),
         });
     }
-    let mut outcome = decide_and_run(entrance, &mission, reporter);
+    let mut drift = Vec::new();
+    let mut outcome = decide_and_run(entrance, &mission, reporter, &mut drift);
     if let Err(failure) = &outcome
         && let Some(tree) = failure.source().and_then(|s| s.downcast_ref::<ItIsATree>())
     {
@@ -132,7 +133,7 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
         if let Goal::Disk(install) = &mut mission.request.goal {
             install.image.kind = wire::ImageKind::Tree;
         }
-        outcome = decide_and_run(entrance, &mission, reporter);
+        outcome = decide_and_run(entrance, &mission, reporter, &mut drift);
     }
     let word = outcome.as_ref().map(word_of);
     let told = webhook::send(
@@ -140,6 +141,7 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
         &mission.request.report,
         &mission.machine,
         mission.request.name.as_deref(),
+        &drift,
         word,
     );
     if let Err(failure) = told {
@@ -167,8 +169,10 @@ fn decide_and_run(
     entrance: &mut Entrance<'_>,
     mission: &Mission,
     reporter: &Reporter,
+    drift: &mut Vec<String>,
 ) -> Result<Handoff> {
     let plan = decide(entrance, mission, reporter)?;
+    drift.clone_from(&plan.drift);
     save(entrance.role, "plan.json", &plan, reporter);
     keys_are_there(entrance.root, &plan)?;
     let image = match mission.request.image() {

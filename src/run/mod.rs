@@ -13,6 +13,7 @@ pub mod installed;
 pub mod kept;
 pub mod make_filesystem;
 pub mod memory;
+pub mod own_mounts;
 pub mod partitions;
 pub mod preserve;
 pub mod progress;
