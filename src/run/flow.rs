@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{DiskInstall, Goal, Image, Request, SystemChanges, Text};
+use crate::config::request::{Goal, Image, Request, SystemChanges, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
@@ -517,7 +517,7 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
         Role::Install => Place::Running,
     };
     facts.init = entrance.cmdline.get("init").map(str::to_owned);
-    if request.disk().is_some_and(DiskInstall::needs_randomness) {
+    if request.disk().is_some() {
         facts.seed = Seed::random()?;
     }
     if let Some(path) = request.disk().and_then(|i| target::named_path(&i.select)) {
