@@ -60,20 +60,7 @@ pub fn without_disks(root: &Path) -> Facts {
         now: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
-        guids: new_guids(),
     }
-}
-
-/// How many new GUIDs a plan may take.
-const NEW_GUIDS: usize = 4;
-
-/// GUIDs of the kernel's making (drivers/char/random.c: a new version 4 UUID at each reading). Empty where it makes
-/// none; whoever needs them refuses then.
-fn new_guids() -> Vec<String> {
-    (0..NEW_GUIDS)
-        .map_while(|_| std::fs::read_to_string("/proc/sys/kernel/random/uuid").ok())
-        .map(|text| text.trim().to_lowercase())
-        .collect()
 }
 
 /// Everything the planner may know. Deserializable, so that a test case is a JSON file.
@@ -96,8 +83,6 @@ pub struct Facts {
     pub seed: seed::Seed,
     /// Seconds since 1970, for the record: the planner has no clock of its own.
     pub now: u64,
-    /// GUIDs that nobody else has, for a new table: the planner has no randomness of its own.
-    pub guids: Vec<String>,
 }
 
 /// Where this program runs, which decides how a session from memory can begin.

@@ -8,7 +8,7 @@ use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
 use super::{Plan, clear, drift, keep, memory_root, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
-use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
+use crate::config::wire::{BootPolicy, Efi, Guids, Overwrite, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
 use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
 use crate::image::record::DiskIdentity;
@@ -58,19 +58,29 @@ pub fn install(
     let kept_now = kept.clone();
     let (mut steps, more) = take(disk, &target, facts)?;
     notes.extend(more);
+    let mut shape = shape(install, facts, &identity, kept.clone(), &mut notes);
     if tree_root::is_wanted(install) {
-        let lasting = preserve::lasting::decide(request, facts, disk, &[], &[])?;
+        let root_size = tree_root::root_size(&mut shape.add);
+        // They are new in any case, and the tree is told them before the table is made.
+        shape.guids = Guids::Keep;
+        let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         let keep_paths = keep_paths(lasting);
+        let beside = tree_root::Beside {
+            shape: &shape,
+            first,
+            root_size,
+            open: kept_of(keep_paths.as_ref()),
+            keep_paths,
+        };
         steps.extend(tree_root::steps(
             install,
             facts,
             (disk, &target),
             record,
-            keep_paths,
+            beside,
         )?);
     } else {
-        let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
@@ -246,19 +256,24 @@ fn work_on_partitions(shape: &Shape, install: &DiskInstall, keep_paths: Option<S
     if work.is_empty() && shape.add.is_empty() {
         return work;
     }
-    let kept = match work.last() {
-        Some(Step::KeepPaths { sources, .. }) => sources
-            .iter()
-            .filter_map(|source| match source.on_target {
-                Some(Named::Number(number)) => Some(number),
-                Some(Named::Label(_)) | None => None,
-            })
-            .collect(),
-        _ => Vec::new(),
-    };
+    let kept = kept_of(work.last());
     std::iter::once(Step::OpenPartitions { kept })
         .chain(work)
         .chain([Step::ClosePartitions])
+        .collect()
+}
+
+/// Numbers of the kept partitions on which a step provides paths.
+fn kept_of(step: Option<&Step>) -> Vec<u32> {
+    let Some(Step::KeepPaths { sources, .. }) = step else {
+        return Vec::new();
+    };
+    sources
+        .iter()
+        .filter_map(|source| match source.on_target {
+            Some(Named::Number(number)) => Some(number),
+            Some(Named::Label(_)) | None => None,
+        })
         .collect()
 }
 

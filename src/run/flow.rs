@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{DiskInstall, Goal, Image, Request, SystemChanges, Text};
+use crate::config::request::{Goal, Image, Request, SystemChanges, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
@@ -535,7 +535,7 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
     };
     facts.init = entrance.cmdline.get("init").map(str::to_owned);
     let creates = request.preserve.iter().any(|entry| entry.create.is_some());
-    if creates || request.disk().is_some_and(DiskInstall::needs_randomness) {
+    if creates || request.disk().is_some() {
         facts.seed = Seed::random()?;
     }
     if let Some(path) = request.disk().and_then(|i| target::named_path(&i.select)) {

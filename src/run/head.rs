@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::target_disk::TargetDisk;
 use crate::error::{Class, Failure, Result, chain};
 use crate::host::RecordIdentity;
+use crate::image::boot::grub_core::BootCode;
 use crate::image::record::{self, Record, State};
 use crate::plan::keep::Copy;
 use crate::plan::layout::Layout;
@@ -34,6 +35,14 @@ impl HeadHold {
     /// The head as it will be written.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Sets the code in front of the table in LBA 0, which is written with it.
+    pub fn set_boot_code(&mut self, code: &BootCode) -> Result<()> {
+        let place = self.layout.head.get_mut(..code.bytes().len());
+        let place = place.ok_or_else(|| Failure::new(Class::Bug, "the head has no LBA 0"))?;
+        place.copy_from_slice(code.bytes());
+        Ok(())
     }
 
     /// The layout, once what is behind the body is done with: the image's own backup table is gone.

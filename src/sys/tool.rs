@@ -152,7 +152,13 @@ pub fn run_expecting(tool: Tool, args: &[&str], timeout: Duration, good: &[i32])
     let path = tool.require()?;
     let call = printable(&format!("{} {}", path.display(), args.join(" ")));
     let mut command = Command::new(&path);
-    command.args(args);
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", DIRECTORIES.join(":"))
+        .env("LC_ALL", "C")
+        // Without the rules that answer it, libdevmapper would wait for udev for ever; the node is found by sysfs.
+        .env("DM_DISABLE_UDEV", "1");
     let (output, status) = bounded(command, timeout, &call)?;
     if output.code.is_some_and(|code| good.contains(&code)) {
         return Ok(output);
@@ -183,13 +189,13 @@ fn tail(text: &str, limit: usize) -> &str {
     from.and_then(|i| text.get(i..)).unwrap_or(text)
 }
 
-fn bounded(mut command: Command, timeout: Duration, call: &str) -> Result<(Output, ExitStatus)> {
+/// Runs `command` for at most `timeout`, and keeps what it said within bounds.
+pub(super) fn bounded(
+    mut command: Command,
+    timeout: Duration,
+    call: &str,
+) -> Result<(Output, ExitStatus)> {
     command
-        .env_clear()
-        .env("PATH", DIRECTORIES.join(":"))
-        .env("LC_ALL", "C")
-        // Without the rules that answer it, libdevmapper would wait for udev for ever; the node is found by sysfs.
-        .env("DM_DISABLE_UDEV", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

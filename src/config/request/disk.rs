@@ -63,13 +63,6 @@ pub struct DiskInstall {
     pub sections: Sections,
 }
 
-impl DiskInstall {
-    /// Whether GUIDs have to be made up.
-    pub fn needs_randomness(&self) -> bool {
-        self.guids == wire::Guids::New || !self.partitions.is_empty()
-    }
-}
-
 /// A partition as a config names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

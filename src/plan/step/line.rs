@@ -60,7 +60,7 @@ impl fmt::Display for Step {
                     (None, None) => f.write_str(" (no digest)"),
                 }?;
                 let changes = match self {
-                    Step::OpenImage { shape, .. } => shape.changes(),
+                    Step::OpenImage { shape, .. } | Step::OpenTree { shape, .. } => shape.changes(),
                     _ => Vec::new(),
                 };
                 match changes.as_slice() {
@@ -104,11 +104,19 @@ impl fmt::Display for Step {
                 }
                 Ok(())
             }
-            Step::MakePartitions { table } => {
+            Step::MakePartitions { table, kept } => {
                 f.write_str("partitions of a new table, in memory only:")?;
                 for (i, p) in table.partitions.iter().enumerate() {
                     let comma = if i == 0 { "" } else { "," };
                     write!(f, "{comma} {} {} ({})", p.number, p.label, p.size.short())?;
+                }
+                for (i, number) in kept.iter().enumerate() {
+                    let before = if i == 0 {
+                        ", and of those that are kept "
+                    } else {
+                        ", "
+                    };
+                    write!(f, "{before}{number}")?;
                 }
                 Ok(())
             }

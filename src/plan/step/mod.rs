@@ -113,11 +113,15 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// The table that the disk will have.
         table: NewTable,
+        /// What it keeps and gets besides.
+        shape: Box<Shape>,
     },
-    /// Make the kernel know the partitions of a fresh table, which stays in memory.
+    /// Make the kernel know the partitions of that table, which stays in memory.
     MakePartitions {
         /// The table.
         table: NewTable,
+        /// Numbers of kept partitions that are opened too.
+        kept: Vec<u32>,
     },
     /// Make their file systems.
     MakeFileSystems {
