@@ -10,6 +10,8 @@
 #[allow(dead_code)]
 #[path = "support/loop_device.rs"]
 mod loop_device;
+#[path = "support/preserving.rs"]
+mod preserving;
 #[allow(dead_code)]
 #[path = "support/program.rs"]
 mod program;
@@ -17,112 +19,12 @@ mod program;
 #[path = "support/session.rs"]
 mod session;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use loop_device::LoopDevice;
+use preserving::{Bench, COUNT, build, entry, ext4, inside, settle};
 use serde_json::{Value, json};
-use session::{Lab, Seen, tool};
-
-/// A lab with an image, and what every config has.
-struct Bench {
-    lab: Lab,
-    image: PathBuf,
-}
-
-impl Bench {
-    /// With an image of a small system, changed by a shell script in its root.
-    fn new(script: &str) -> Bench {
-        let lab = Lab::new();
-        let image = build(&lab, "image", script);
-        Bench { lab, image }
-    }
-
-    fn config(&self, preserve: Value) -> Value {
-        let mut config = session::config(self.image.to_str().unwrap());
-        config["metadata"] = json!({ "claim": "tenant-a/one" });
-        // What is there is found at once; the rest is a test of waiting.
-        config["wait"] = json!("0s");
-        config["preserve"] = preserve;
-        config
-    }
-
-    fn play(&self, preserve: Value, look: &str) -> Seen {
-        self.play_config(&self.config(preserve), look)
-    }
-
-    /// Looks only at what became a root: a script that writes would leave something where there is none.
-    fn play_config(&self, config: &Value, look: &str) -> Seen {
-        let look = format!("[ $code = 0 ] || exit $code\n{look}");
-        let seen = self.lab.play(config, &look);
-        settle();
-        seen
-    }
-
-    #[track_caller]
-    fn good(&self, preserve: Value, look: &str) -> Seen {
-        let seen = self.play(preserve, look);
-        assert_eq!(
-            seen.ended.code,
-            Some(0),
-            "{}\n{}",
-            seen.ended.stderr,
-            seen.text
-        );
-        seen
-    }
-}
-
-fn build(lab: &Lab, name: &str, script: &str) -> PathBuf {
-    let root = lab.system(&format!("{name}-root"));
-    tool("sh", &["-ec", &format!("cd {}\n{script}", root.display())]);
-    let image = lab.squashfs(&root, &format!("{name}.squashfs"));
-    std::fs::remove_dir_all(root).unwrap();
-    image
-}
-
-/// The last mount of a namespace goes a moment after its last process.
-fn settle() {
-    std::thread::sleep(std::time::Duration::from_millis(100));
-}
-
-/// A device with an ext4, made with more options.
-fn ext4(mib: usize, options: &[&str]) -> LoopDevice {
-    let device = LoopDevice::blank(mib);
-    let mut args = vec!["-q", "-F", "-t", "ext4"];
-    args.extend(options);
-    args.push(device.arg());
-    tool("mke2fs", &args);
-    device
-}
-
-/// Runs a script with the device mounted at $m.
-fn inside(device: &LoopDevice, script: &str) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let all = format!(
-        "m={}; mount --make-rprivate /; mount {} $m || exit 9; {script}\numount $m",
-        directory.path().display(),
-        device.arg()
-    );
-    let text = loop_device::tool("unshare", &["--mount", "sh", "-ec", &all]);
-    settle();
-    text
-}
-
-fn node(device: &LoopDevice) -> Value {
-    json!({ "disk": { "path": device.arg() } })
-}
-
-fn entry(target: &str, device: &LoopDevice, more: Value) -> Value {
-    let mut entry = json!({ "target": target, "source": node(device) });
-    if let Value::Object(more) = more {
-        entry.as_object_mut().unwrap().extend(more);
-    }
-    entry
-}
-
-/// Adds one to the number in a file.
-const COUNT: &str =
-    r#"count() { n=$(cat "$1" 2>/dev/null || echo 0); echo $((n + 1)) >"$1"; cat "$1"; }"#;
+use session::tool;
 
 #[test]
 fn what_is_preserved_is_there_in_every_session_and_under_another_image() {

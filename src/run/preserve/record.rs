@@ -85,14 +85,47 @@ fn directory() -> PathBuf {
     Path::new(HIDDEN).join("records")
 }
 
+/// Why a record is not read.
+#[derive(Debug, PartialEq, Eq)]
+enum Unreadable {
+    /// It is whole, and of a version that this one does not know.
+    Newer(u32),
+    /// It says nothing.
+    Damaged(String),
+}
+
+/// What every version of a record has.
+#[derive(Deserialize)]
+struct Version {
+    format: u32,
+}
+
 /// Reads one record.
-fn parse(text: &[u8]) -> Result<Record, String> {
-    let record: Record = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    match record.format {
-        FORMAT => Ok(record),
-        other => Err(format!(
-            "its format is {other}, and this version knows {FORMAT}"
-        )),
+fn parse(text: &[u8]) -> Result<Record, Unreadable> {
+    let damaged = |error: serde_json::Error| Unreadable::Damaged(error.to_string());
+    // The version first: a later one may have other keys.
+    let Version { format } = serde_json::from_slice(text).map_err(damaged)?;
+    match format {
+        FORMAT => serde_json::from_slice(text).map_err(damaged),
+        0 => Err(Unreadable::Damaged("its format is 0".to_owned())),
+        later => Err(Unreadable::Newer(later)),
+    }
+}
+
+/// The refusal of a record: it may say that the place is somebody else's.
+fn refused(path: &Path, source: &str, why: &Unreadable) -> Failure {
+    let path = path.display();
+    match why {
+        Unreadable::Newer(format) => Failure::new(
+            Class::Preserve,
+            format!("{path} on {source} is of format {format}, and this version knows {FORMAT}"),
+        )
+        .hint("use the newer ironroot that wrote it"),
+        Unreadable::Damaged(why) => Failure::new(
+            Class::Preserve,
+            format!("{path} on {source} is damaged: {why}"),
+        )
+        .hint("if what the source holds may be used by this machine, remove that file"),
     }
 }
 
@@ -118,13 +151,7 @@ pub fn all(source: &Source) -> Result<Vec<Record>> {
             .root
             .read(&path, WALK, LIMIT)
             .map_err(|e| e.of_class(Class::Preserve))?;
-        let record = parse(&text).map_err(|why| {
-            Failure::new(
-                Class::Preserve,
-                format!("{} on {} is damaged: {why}", path.display(), source.name),
-            )
-            .hint("if what the source holds may be used by this machine, remove that file")
-        })?;
+        let record = parse(&text).map_err(|why| refused(&path, &source.name, &why))?;
         records.push(record);
         if records.len() > RECORDS {
             return Err(Failure::new(
@@ -200,8 +227,14 @@ mod tests {
     fn a_record_of_another_format_is_not_read() {
         let text = serde_json::to_string(&Record::new(Path::new("a"))).unwrap();
         assert_eq!(parse(text.as_bytes()).unwrap(), Record::new(Path::new("a")));
-        let later = text.replace("\"format\":1", "\"format\":2");
-        assert!(parse(later.as_bytes()).unwrap_err().contains("format is 2"));
+        let later = text.replace("\"format\":1", "\"format\":2,\"more\":[]");
+        assert_eq!(parse(later.as_bytes()), Err(Unreadable::Newer(2)));
+        for text in ["", "{}", "{\"format\":0}", "{\"format\":1}", "[1]"] {
+            assert!(
+                matches!(parse(text.as_bytes()), Err(Unreadable::Damaged(_))),
+                "{text}"
+            );
+        }
     }
 
     proptest! {
