@@ -3,10 +3,15 @@
 //! Needs root; `matrix_*` the trees of `scripts/images/initrds` as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "support/debian_tree.rs"]
+mod debian_tree;
+
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
+
+use debian_tree::{holds, holds_the_tools, on_a_debian};
 
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -89,76 +94,11 @@ fn documented(builder: &str) -> String {
     rest.to_owned()
 }
 
-/// Runs `lines` as a user of `$TREE`, a Debian of the lab, which stays as it is, and gives what they print.
-fn on_a_debian(suite: &str, lines: &str) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let tree = project().join(format!("target/lab/initrd/{suite}.tree"));
-    assert!(tree.exists(), "{}: run scripts/lab first", tree.display());
-    let binary: PathBuf = folder.path().join("ironroot");
-    let stripped = Command::new("strip")
-        .arg("-o")
-        .arg(&binary)
-        .arg(env!("CARGO_BIN_EXE_ironroot"))
-        .status();
-    assert!(stripped.unwrap().success());
-    let script = r#"
-        work=$1 lower=$2 lines=$3
-        mkdir "$work/over"; mount -t tmpfs over "$work/over"; mkdir "$work/over/upper" "$work/over/work" "$work/tree"
-        mount -t overlay -o "lowerdir=$lower,upperdir=$work/over/upper,workdir=$work/over/work" tree "$work/tree"
-        export TREE="$work/tree"
-        mount -t proc proc "$TREE/proc"; mount --rbind /dev "$TREE/dev"; mount -t tmpfs tmp "$TREE/tmp"
-        VERSION=$(ls "$TREE/lib/modules"); export VERSION
-        # What the lab itself installed there is none of this test's.
-        scripts/install-module --destdir "$TREE" --uninstall 2>/dev/null
-        sh -euc "$lines""#;
-    let output = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-euc", script])
-        .arg("sh")
-        .arg(folder.path())
-        .arg(&tree)
-        .arg(lines)
-        .env("IRONROOT_BINARY", &binary)
-        .current_dir(project())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{said}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 /// The initrd that the documented lines make.
 fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
     let lines = documented(builder);
     let lines = format!("{{ {lines} }} >&2; chroot \"$TREE\" {list} /boot/initrd-ironroot.img");
     on_a_debian(suite, &lines)
-}
-
-#[track_caller]
-fn holds(listed: &str, wanted: &[&str]) {
-    for wanted in wanted {
-        assert!(listed.contains(wanted), "{wanted} in {listed}");
-    }
-}
-
-/// The programs that the binary names are all in the Debian of the lab, so they have to be in the initrd too.
-#[track_caller]
-fn holds_the_tools(listed: &str) {
-    let said = Command::new(env!("CARGO_BIN_EXE_ironroot"))
-        .arg("tools")
-        .output()
-        .unwrap();
-    let said = String::from_utf8(said.stdout).unwrap();
-    let names: Vec<&str> = said.lines().filter_map(|l| l.split(' ').next()).collect();
-    assert!(names.contains(&"mke2fs"), "{names:?}");
-    for name in names {
-        assert!(
-            listed.lines().any(|line| {
-                let path = line.split(" -> ").next().unwrap();
-                path.ends_with(&format!("bin/{name}"))
-            }),
-            "{name} in {listed}"
-        );
-    }
 }
 
 #[test]
@@ -193,43 +133,5 @@ fn matrix_the_lines_for_dracut_make_an_initrd_with_ironroot_in_it() {
             ],
         );
         holds_the_tools(&listed);
-    }
-}
-
-#[test]
-fn matrix_with_the_packages_installed_the_next_initrd_has_ironroot_in_it() {
-    let packages = project().join("target/packages");
-    assert!(packages.exists(), "run scripts/packages first");
-    for suite in ["bookworm", "trixie"] {
-        let lines = format!(
-            r#"cp {}/*.deb "$TREE/tmp/"
-            {{ chroot "$TREE" sh -euc 'dpkg -i /tmp/ironroot*.deb'; ironroot=$(chroot "$TREE" ironroot --version)
-            chroot "$TREE" dracut --force --no-hostonly --add systemd-networkd /boot/by-dracut.img "$VERSION"; }} >&2
-            echo "$ironroot"; chroot "$TREE" lsinitramfs "/boot/initrd.img-$VERSION"
-            echo @@next; chroot "$TREE" lsinitrd /boot/by-dracut.img
-            chroot "$TREE" dpkg --purge ironroot ironroot-dracut ironroot-initramfs-tools >&2
-            echo @@next; chroot "$TREE" lsinitramfs "/boot/initrd.img-$VERSION""#,
-            packages.display()
-        );
-        let said = on_a_debian(suite, &lines);
-        let mut parts = said.split("@@next\n");
-        let by_tools = parts.next().unwrap();
-        assert!(by_tools.starts_with("ironroot "), "{by_tools}");
-        holds(by_tools, &["usr/bin/ironroot", "scripts/ironroot"]);
-        holds_the_tools(by_tools);
-        let by_dracut = parts.next().unwrap();
-        holds(
-            by_dracut,
-            &[
-                "usr/bin/ironroot",
-                "initrd-root-fs.target.requires/ironroot.service",
-            ],
-        );
-        let purged = parts.next().unwrap();
-        assert!(
-            purged.contains("squashfs.ko") || purged.contains("bin/"),
-            "{purged}"
-        );
-        assert!(!purged.contains("ironroot"), "{purged}");
     }
 }

@@ -13,6 +13,9 @@ check() {
 depends() {
     # Not systemd: with it there is a unit, without it a hook. network picks whoever brings the network up.
     echo base network fs-lib
+    # From 108 on the loop in which network scripts run is a module of its own; without systemd nobody else asks for it.
+    # shellcheck disable=SC2154 # dracut sets it
+    if compgen -G "$dracutbasedir/modules.d/[0-9][0-9]initqueue" >/dev/null; then echo initqueue; fi
     return 0
 }
 
