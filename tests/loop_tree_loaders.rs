@@ -260,6 +260,7 @@ fn the_trees_own_script_installs_its_boot_loader_without_the_disk() {
         $b printf 'CODE' >"$IRONROOT_BOOT_CODE"
         $b printf 'CORE' | $b dd of="$IRONROOT_BIOS_BOOT" conv=notrunc 2>/dev/null
         # A mount that is left, and what runs on: neither holds the disk.
+        $b sleep 600 &
         $b mount -t tmpfs none /mnt || { $b mkdir -p /mnt; $b mount -t tmpfs none /mnt; }
         $b touch /mnt/in-memory
         echo "said on the console" >&2"#,

@@ -269,10 +269,41 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
 /// The helper installs, and restarts the machine as `then` says.
 #[test]
 fn matrix_dracut_installs_a_disk_and_restarts() {
+    let markers = [
+        "--until=done: the machine restarts now",
+        "--until=reboot: Restarting system",
+    ];
+    installs_and("Reboot", "dracut-disk", &markers);
+}
+
+/// The helper loads the installed system's own kernel, and it runs.
+#[test]
+fn matrix_dracut_installs_a_disk_and_starts_its_kernel() {
+    let markers = [
+        "--until=loaded .*BOOTX64.EFI",
+        "--until=the installed system's own kernel starts now",
+        "--until=IRONROOT-TINY-BOOTED.*payload=ok",
+    ];
+    installs_and("Kexec", "dracut-kexec", &markers);
+}
+
+/// The installed root has no modules for dracut's kernel: its own kernel is started, said so.
+#[test]
+fn matrix_dracut_installs_a_disk_whose_root_does_not_fit_this_kernel() {
+    let markers = [
+        "--until=its own kernel is started instead",
+        "--until=the installed system's own kernel starts now",
+        "--until=IRONROOT-TINY-BOOTED.*payload=ok",
+    ];
+    installs_and("Boot", "dracut-boot", &markers);
+}
+
+/// Installs the small system by the helper in dracut.
+fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
     let digest = std::fs::read_to_string(lab("tiny.raw.zst.sha256")).unwrap();
     let digest = digest.split(' ').next().unwrap();
     let config = format!(
-        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"http://10.0.2.2:8080/tiny.raw.zst","digest":"sha256:{digest}"}},"disk":{{"select":{{"serial":"initrd-disk"}}}}}}"#
+        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"http://10.0.2.2:8080/tiny.raw.zst","digest":"sha256:{digest}"}},"disk":{{"select":{{"serial":"initrd-disk"}}}},"then":"{then}"}}"#
     );
     let words = format!(
         "ironroot.config=data:,{} {EMERGENCY}",
@@ -284,16 +315,12 @@ fn matrix_dracut_installs_a_disk_and_restarts() {
             "--disk-size",
             "256M",
             "--work",
-            "dracut-disk",
+            work,
             "--image",
             "tiny.raw.zst",
         ],
     );
-    let markers = [
-        "--until=done: the machine restarts now",
-        "--until=reboot: Restarting system",
-    ];
-    let console = boot(&scenario, "bookworm-networkd", &words, &markers).good();
+    let console = boot(&scenario, "bookworm-networkd", &words, markers).good();
     assert!(!console.contains("FAILED"), "{console}");
     let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
     let image = std::fs::read(lab("tiny.raw")).unwrap();

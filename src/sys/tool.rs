@@ -29,6 +29,8 @@ pub enum Tool {
     MkfsVfat,
     /// Checks a FAT file system.
     FsckVfat,
+    /// Opens and makes encrypted devices.
+    Cryptsetup,
 }
 
 /// Where programs are, in the order of a search; the initrd's links make most of them one.
@@ -36,13 +38,14 @@ const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 impl Tool {
     /// Every program of the list.
-    pub const ALL: [Tool; 6] = [
+    pub const ALL: [Tool; 7] = [
         Tool::Mke2fs,
         Tool::E2fsck,
         Tool::Resize2fs,
         Tool::MkfsXfs,
         Tool::MkfsVfat,
         Tool::FsckVfat,
+        Tool::Cryptsetup,
     ];
 
     /// The names under which the program is installed, the best first.
@@ -55,6 +58,7 @@ impl Tool {
             Tool::MkfsXfs => &["mkfs.xfs"],
             Tool::MkfsVfat => &["mkfs.vfat", "mkfs.fat"],
             Tool::FsckVfat => &["fsck.vfat", "fsck.fat"],
+            Tool::Cryptsetup => &["cryptsetup"],
         }
     }
 
@@ -66,6 +70,7 @@ impl Tool {
             Tool::Resize2fs => "grows an ext4 file system to its partition",
             Tool::MkfsXfs => "makes xfs file systems for preserved paths",
             Tool::MkfsVfat => "makes FAT file systems, such as the EFI system partition's",
+            Tool::Cryptsetup => "opens encrypted sources of preserved paths",
             Tool::FsckVfat => "checks a FAT file system before it is mounted",
         }
     }
@@ -76,6 +81,7 @@ impl Tool {
             Tool::Mke2fs | Tool::E2fsck | Tool::Resize2fs => "e2fsprogs",
             Tool::MkfsXfs => "xfsprogs",
             Tool::MkfsVfat | Tool::FsckVfat => "dosfstools",
+            Tool::Cryptsetup => "cryptsetup-bin",
         }
     }
 
@@ -150,7 +156,9 @@ pub fn run_expecting(tool: Tool, args: &[&str], timeout: Duration, good: &[i32])
         .args(args)
         .env_clear()
         .env("PATH", DIRECTORIES.join(":"))
-        .env("LC_ALL", "C");
+        .env("LC_ALL", "C")
+        // Without the rules that answer it, libdevmapper would wait for udev for ever; the node is found by sysfs.
+        .env("DM_DISABLE_UDEV", "1");
     let (output, status) = bounded(command, timeout, &call)?;
     if output.code.is_some_and(|code| good.contains(&code)) {
         return Ok(output);
@@ -203,6 +211,8 @@ pub(super) fn bounded(
     let stderr = child.stderr.take().map(|s| collect(s, Keep::Last(1 << 10)));
     let deadline = Deadline::after(timeout);
     let status = wait(&mut child, deadline, call)?;
+    // What it left running would hold its files, and the pipes.
+    kill_group(&child);
     // A grandchild that keeps the pipe open must not hold us.
     let grace = Duration::from_secs(2);
     let text = |from: Option<Receiver<Vec<u8>>>| {
@@ -218,6 +228,13 @@ pub(super) fn bounded(
     Ok((output, status))
 }
 
+/// Kills whatever is left of the child's process group; that there is nothing is no fault.
+fn kill_group(child: &Child) {
+    if let Ok(pid) = i32::try_from(child.id()) {
+        let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
 fn wait(child: &mut Child, deadline: Deadline, call: &str) -> Result<ExitStatus> {
     let mut pause = Duration::from_millis(2);
     loop {
@@ -228,9 +245,7 @@ fn wait(child: &mut Child, deadline: Deadline, call: &str) -> Result<ExitStatus>
             return Ok(status);
         }
         if deadline.passed() {
-            if let Ok(pid) = i32::try_from(child.id()) {
-                let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
-            }
+            kill_group(child);
             let _ = child.kill();
             // A process in the middle of disk I/O dies only when that ends: reaped later by whoever can.
             let _ = child.try_wait();
@@ -296,6 +311,20 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(5));
         assert_eq!(failure.class(), Class::Media);
         assert!(failure.to_string().contains("did not end in time"));
+    }
+
+    #[test]
+    fn what_a_program_leaves_running_is_killed() {
+        let start = Instant::now();
+        let (output, _) = shell("sleep 60 & echo $!", Duration::from_secs(20)).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5));
+        let process = format!("/proc/{}/stat", output.stdout.trim());
+        // Whoever reaps it may not have done so yet.
+        let gone = || std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z "));
+        assert!((0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            gone()
+        }));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::Trouble;
-use crate::config::request::Source;
+use crate::config::request::{Preserved, Source};
 use crate::host::tables::TablePartition;
 use crate::host::{Content, DevNum, Disk, DiskKind, Facts, Holder, Partition};
 use crate::plan::target;
@@ -64,8 +64,12 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    fn has(&self, is: impl Fn(&Content) -> bool) -> bool {
+    /// Whether it has a file system that `is` the one, or, where it is `encrypted`, a LUKS header.
+    fn has(&self, encrypted: bool, is: impl Fn(&Content) -> bool) -> bool {
         let contents = self.contents();
+        if encrypted && contents.iter().any(|c| c.what == "crypto_LUKS" && is(c)) {
+            return true;
+        }
         let member = contents.iter().any(|c| MEMBERS.contains(&c.what.as_str()));
         !member
             && contents
@@ -141,13 +145,13 @@ fn mapped_entry<'a>(disk: &Disk, facts: &'a Facts) -> Option<&'a TablePartition>
         .find(|entry| entry.number == number)
 }
 
-/// The one device that `source` names.
+/// The one device that `entry` lives on.
 pub fn find<'a, 'f>(
-    source: &Source,
+    entry: &Preserved,
     devices: &'a [Candidate<'f>],
     facts: &Facts,
 ) -> Result<&'a Candidate<'f>, Trouble> {
-    let found: Vec<&Candidate<'_>> = devices.iter().filter(|d| is(source, d)).collect();
+    let found: Vec<&Candidate<'_>> = devices.iter().filter(|d| is(entry, d)).collect();
     match found.as_slice() {
         [one] => Ok(one),
         [] => Err(Trouble::Missing {
@@ -164,16 +168,19 @@ pub fn find<'a, 'f>(
     }
 }
 
-fn is(source: &Source, device: &Candidate<'_>) -> bool {
-    match source {
+fn is(entry: &Preserved, device: &Candidate<'_>) -> bool {
+    let encrypted = entry.key_file.is_some();
+    match &entry.source {
         Source::Partlabel(name) => device
             .entry
             .is_some_and(|e| e.name.as_deref() == Some(name.as_str())),
         Source::Partuuid(uuid) => device
             .entry
             .is_some_and(|e| e.partuuid.eq_ignore_ascii_case(uuid)),
-        Source::Label(label) => device.has(|c| c.label.as_deref() == Some(label.as_str())),
-        Source::Uuid(uuid) => device.has(|c| {
+        Source::Label(label) => {
+            device.has(encrypted, |c| c.label.as_deref() == Some(label.as_str()))
+        }
+        Source::Uuid(uuid) => device.has(encrypted, |c| {
             c.uuid
                 .as_deref()
                 .is_some_and(|u| u.eq_ignore_ascii_case(uuid))

@@ -45,6 +45,8 @@ pub fn decide(
         sources,
         bindings,
         notes,
+        // `create` is for sessions only.
+        partitions: _,
     } = decide_among(request, &old, &survivors)?;
     let mut lasting = Lasting {
         notes,
@@ -95,7 +97,7 @@ fn goes_away(
     disk: &Disk,
     kept: &[TablePartition],
 ) -> Result<(), Refusal> {
-    let Ok(found) = candidates::find(&entry.source, all, facts) else {
+    let Ok(found) = candidates::find(entry, all, facts) else {
         return Ok(());
     };
     let stays = found
@@ -204,7 +206,9 @@ fn add(
             uuid: None,
             partuuid: None,
             on_target: Some(wanted),
+            made: None,
             format,
+            luks: None,
             read_only: false,
             options: entry
                 .options

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::parse;
 use crate::config::request::interpret;
-use crate::host::tables::{PartitionKind, TablePartition};
+use crate::host::tables::{PartitionKind, Table, TablePartition};
 use crate::host::{Content, Disk, DiskKind, Partition};
 use crate::units::MIB;
 
