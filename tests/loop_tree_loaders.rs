@@ -32,9 +32,13 @@ struct Case {
 
 impl Case {
     fn new(mib: usize) -> Case {
+        Case::on(LoopDevice::blank(mib))
+    }
+
+    fn on(disk: LoopDevice) -> Case {
         let case = Case {
             directory: tempfile::tempdir().unwrap(),
-            disk: LoopDevice::blank(mib),
+            disk,
         };
         case.shell(
             r#"mkdir -p boot etc/default usr/lib/modules/6.1.0 usr/bin usr/lib/ironroot
@@ -74,12 +78,13 @@ impl Case {
     }
 
     fn config(&self, bootloader: &str) -> Config {
-        let name = "a.tar";
-        shell(
-            &format!("tar -C tree --numeric-owner -cf {name} ."),
-            self.directory.path(),
-        );
-        let image = self.directory.path().join(name);
+        self.config_of("tar -C tree --numeric-owner -cf image .", bootloader)
+    }
+
+    /// With an image that a script makes of the tree.
+    fn config_of(&self, make: &str, bootloader: &str) -> Config {
+        shell(make, self.directory.path());
+        let image = self.directory.path().join("image");
         let bytes = fs::read(&image).unwrap();
         Config::new(image.to_str().unwrap(), &sha256(&bytes), &self.disk)
             .with("/image/kind", json!("Tree"))
@@ -143,6 +148,49 @@ impl Case {
         assert!(self.disk.bytes()[..512].iter().all(|b| *b == 0));
         let (_, found) = try_tool("sfdisk", &["--dump", self.disk.arg()]);
         assert!(!found.contains("label:"), "{found}");
+    }
+}
+
+#[test]
+fn the_image_of_every_file_system_becomes_a_root() {
+    for (what, make) in [
+        ("erofs", "mkfs.erofs --quiet image tree"),
+        ("ext4", "mke2fs -q -t ext4 -d tree image 64M"),
+        (
+            "btrfs",
+            "truncate -s 200M image; mkfs.btrfs -q --rootdir tree image",
+        ),
+        // It needs 300 MiB, and a mount to be filled.
+        (
+            "xfs",
+            "truncate -s 320M image; mkfs.xfs -q image; mkdir at; mount -o loop image at; cp -a tree/. at; umount at",
+        ),
+    ] {
+        let case = Case::on(LoopDevice::sparse(1024, &[]));
+        case.shell("ln usr/bin/busybox usr/bin/again; chown -h 12:34 usr/bin/busybox; chmod 4711 usr/bin/busybox");
+        case.shell("setfattr -n user.test -v value etc/os-release; ln -s ../usr/bin etc/link");
+        let ended = case.config_of(make, "None").install(&[]).succeeded();
+        case.look("root", |found| {
+            use std::os::unix::fs::MetadataExt as _;
+            let names = ["usr/bin/busybox", "usr/bin/again"];
+            let [one, other] = names.map(|name| fs::metadata(found.join(name)).unwrap());
+            assert_eq!(
+                (one.uid(), one.gid(), one.mode()),
+                (12, 34, 0o104_711),
+                "{what}"
+            );
+            assert_eq!(one.ino(), other.ino(), "{what}");
+            let kernel = |tree: &Path| fs::read(tree.join("boot/vmlinuz-6.1.0")).unwrap();
+            assert!(kernel(found) == kernel(&case.tree()), "{what}");
+            assert_eq!(
+                fs::read_link(found.join("etc/link")).unwrap(),
+                Path::new("../usr/bin")
+            );
+            let name = found.join("etc/os-release");
+            let said = tool("getfattr", &["-n", "user.test", name.to_str().unwrap()]);
+            assert!(said.contains("user.test=\"value\""), "{what}: {said}");
+        });
+        assert!(ended.stderr.contains(what), "{what}: {}", ended.stderr);
     }
 }
 
@@ -260,6 +308,7 @@ fn the_trees_own_script_installs_its_boot_loader_without_the_disk() {
         $b printf 'CODE' >"$IRONROOT_BOOT_CODE"
         $b printf 'CORE' | $b dd of="$IRONROOT_BIOS_BOOT" conv=notrunc 2>/dev/null
         # A mount that is left, and what runs on: neither holds the disk.
+        $b sleep 600 &
         $b mount -t tmpfs none /mnt || { $b mkdir -p /mnt; $b mount -t tmpfs none /mnt; }
         $b touch /mnt/in-memory
         echo "said on the console" >&2"#,

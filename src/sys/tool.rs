@@ -211,6 +211,8 @@ pub(super) fn bounded(
     let stderr = child.stderr.take().map(|s| collect(s, Keep::Last(1 << 10)));
     let deadline = Deadline::after(timeout);
     let status = wait(&mut child, deadline, call)?;
+    // What it left running would hold its files, and the pipes.
+    kill_group(&child);
     // A grandchild that keeps the pipe open must not hold us.
     let grace = Duration::from_secs(2);
     let text = |from: Option<Receiver<Vec<u8>>>| {
@@ -226,6 +228,13 @@ pub(super) fn bounded(
     Ok((output, status))
 }
 
+/// Kills whatever is left of the child's process group; that there is nothing is no fault.
+fn kill_group(child: &Child) {
+    if let Ok(pid) = i32::try_from(child.id()) {
+        let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
 fn wait(child: &mut Child, deadline: Deadline, call: &str) -> Result<ExitStatus> {
     let mut pause = Duration::from_millis(2);
     loop {
@@ -236,9 +245,7 @@ fn wait(child: &mut Child, deadline: Deadline, call: &str) -> Result<ExitStatus>
             return Ok(status);
         }
         if deadline.passed() {
-            if let Ok(pid) = i32::try_from(child.id()) {
-                let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
-            }
+            kill_group(child);
             let _ = child.kill();
             // A process in the middle of disk I/O dies only when that ends: reaped later by whoever can.
             let _ = child.try_wait();
@@ -304,6 +311,20 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(5));
         assert_eq!(failure.class(), Class::Media);
         assert!(failure.to_string().contains("did not end in time"));
+    }
+
+    #[test]
+    fn what_a_program_leaves_running_is_killed() {
+        let start = Instant::now();
+        let (output, _) = shell("sleep 60 & echo $!", Duration::from_secs(20)).unwrap();
+        assert!(start.elapsed() < Duration::from_secs(5));
+        let process = format!("/proc/{}/stat", output.stdout.trim());
+        // Whoever reaps it may not have done so yet.
+        let gone = || std::fs::read_to_string(&process).map_or(true, |stat| stat.contains(") Z "));
+        assert!((0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            gone()
+        }));
     }
 
     #[test]

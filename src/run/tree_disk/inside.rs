@@ -109,6 +109,8 @@ impl Inside {
             ("PATH", path.to_owned()),
             ("LC_ALL", "C".to_owned()),
             ("HOME", "/root".to_owned()),
+            // Nobody answers libdevmapper's questions in there.
+            ("DM_DISABLE_UDEV", "1".to_owned()),
         ];
         env.extend_from_slice(more);
         let (output, status) = chroot::run(&root, &at, program, args, &env, timeout)?;
