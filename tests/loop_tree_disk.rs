@@ -421,6 +421,19 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
         .with("/disk/kernelArguments", json!({ "append": ["x"] }))
         .install(&[])
         .failed_with(10, &["command line"]);
+    // What is for the boot loader alone, whether a tree was announced or found.
+    for kind in ["Tree", "Auto"] {
+        let code = if kind == "Tree" { 10 } else { 12 };
+        config(json!("Uki"))
+            .with("/image/kind", json!(kind))
+            .with("/disk/bootloader", json!("Auto"))
+            .with(
+                "/disk/files",
+                json!([{ "path": "/boot/efi/x", "contents": "x" }]),
+            )
+            .install(&[])
+            .failed_with(code, &["is its boot loader's"]);
+    }
     if !Path::new("/sys/firmware/efi").exists() {
         config(json!("Auto"))
             .install(&[])

@@ -20,7 +20,7 @@ use ironroot::stream::{
 };
 use server::Registry;
 use support::fault_server::{Act, FaultServer, Request, Serve, file, ok, status};
-use support::images::{LONG, RIGHT, fetcher, image, request, sha256, zstd};
+use support::images::{LONG, RIGHT, fetcher, gzip, image, request, sha256, zstd};
 
 const DISK: &str = "application/vnd.ironcore.image.rootfs";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -200,6 +200,34 @@ fn a_blob_or_a_manifest_with_another_digest_is_never_verified() {
             .iter()
             .all(|r| !r.target.contains("/blobs/"))
     );
+}
+
+#[test]
+fn a_layer_that_is_not_compressed_as_its_media_type_declares_is_refused() {
+    let content = image(300_000);
+    for (suffix, right) in [("+gzip", true), ("+zstd", false), ("+xz", false)] {
+        let packed = gzip(&content);
+        let kind = format!("{DISK}{suffix}");
+        let document = manifest(&[(&kind, &packed)]);
+        let server = FaultServer::start(move |request| {
+            if request.target.contains("/manifests/") {
+                ok(&document)
+            } else {
+                file(request, &packed, RIGHT)
+            }
+        });
+        let got = read(asked(&at(&server, "os:v1"), None));
+        if right {
+            assert!(got.unwrap().0 == content);
+            continue;
+        }
+        let failure = got.unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity, "{failure}");
+        assert!(
+            failure.to_string().contains("is gzip, and the media type"),
+            "{failure}"
+        );
+    }
 }
 
 #[test]
@@ -548,4 +576,34 @@ fn a_qcow2_disk_comes_from_a_registry_in_two_passes() {
     let (got, proof) = read(asked(&registry.reference("os:v1"), None)).unwrap();
     assert!(got == content);
     assert_eq!(proof.download_digest(), Some(&sha256(&packed)));
+}
+
+#[test]
+fn credentials_are_not_for_a_server_that_a_redirect_led_to() {
+    let content = image(10_000);
+    let elsewhere = FaultServer::start(|request| {
+        if request.target.starts_with("/token") {
+            return ok(br#"{"token":"t"}"#);
+        }
+        let host = request.header("host").unwrap();
+        let challenge = format!(r#"Bearer realm="http://{host}/token""#);
+        status("401 Unauthorized", &[("WWW-Authenticate", &challenge)])
+    });
+    for part in ["/blobs/", "/manifests/"] {
+        let target = elsewhere.url("/cdn");
+        let server = scripted(content.clone(), move |request| {
+            let moved = request.target.contains(part);
+            moved.then(|| status("307 Temporary Redirect", &[("Location", &target)]))
+        });
+        let config = format!(
+            r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"bWU6czNjcjN0"}}}}}}"#,
+            server.port()
+        );
+        let failure = read(asked(&at(&server, "os:v1"), Some(&config))).unwrap_err();
+        assert_eq!(failure.class(), Class::Network);
+        assert!(chain(&failure).contains("401"), "{}", chain(&failure));
+    }
+    let theirs = elsewhere.requests();
+    assert_eq!(theirs.len(), 2, "no token was asked for");
+    assert!(theirs.iter().all(|r| r.header("authorization").is_none()));
 }

@@ -518,4 +518,10 @@ pub struct RecordIdentity {
     /// three: the old one, the one of kept partitions, the new one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<u32>,
+    /// What the `disk` section said that shapes the system; `None` where that was not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sections: Option<Sections>,
 }
+
+/// Keys of the `disk` section, each with a short digest of what it said. A key that was not given is not there.
+pub type Sections = std::collections::BTreeMap<String, String>;

@@ -6,7 +6,7 @@ use super::layout::Shape;
 use super::refusal::{Refusal, summary};
 use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, keep, memory_root, preserve, target, tree_root};
+use super::{Plan, clear, drift, keep, memory_root, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
 use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
@@ -29,7 +29,7 @@ pub fn install(
         return Err(refusal);
     }
     let decision = keep::decide(&install.keep, disk);
-    let kept = decision.as_ref().map_or(&[][..], |d| d.kept.as_slice());
+    let kept = decision.as_ref().ok().map(|d| d.kept.as_slice());
     may_overwrite(install.overwrite, disk, &identity, kept)?;
     let keep::Decision {
         kept,
@@ -52,6 +52,7 @@ pub fn install(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         time: facts.now,
         kept: kept.iter().map(|p| p.number).collect(),
+        sections: Some(install.sections.clone()),
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
     let kept_now = kept.clone();
@@ -110,6 +111,7 @@ pub fn install(
         identity,
         steps,
         notes,
+        drift: Vec::new(),
     })
 }
 
@@ -287,10 +289,15 @@ pub fn boot_installed(
     let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), vec![], required)
         .into_iter()
         .collect();
-    let kept = match &disk.record {
-        RecordFound::Installed(record) => record.kept.clone(),
-        RecordFound::None | RecordFound::Mark(_) | RecordFound::Foreign { .. } => Vec::new(),
+    let (kept, drift) = match &disk.record {
+        RecordFound::Installed(record) => {
+            (record.kept.clone(), drift::drift(&install.sections, record))
+        }
+        RecordFound::None | RecordFound::Mark(_) | RecordFound::Foreign { .. } => {
+            (Vec::new(), Vec::new())
+        }
     };
+    notes.extend(drift::note(&drift));
     steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start, kept)));
     let hand = match facts.machine.firmware {
         Firmware::Uefi if install.efi.boot_next => handoff(request.then),
@@ -315,6 +322,7 @@ pub fn boot_installed(
         identity: identity.to_owned(),
         steps,
         notes,
+        drift,
     }
 }
 
@@ -410,11 +418,12 @@ pub fn default_loader(arch: &str) -> Option<&'static str> {
     }
 }
 
+/// `kept`: what is kept; `None` where that is refused, which says more.
 fn may_overwrite(
     overwrite: Overwrite,
     disk: &Disk,
     identity: &str,
-    kept: &[TablePartition],
+    kept: Option<&[TablePartition]>,
 ) -> Result<(), Refusal> {
     let refuse = |found: Vec<String>, allow| {
         Err(Refusal::NotBlank {
@@ -431,9 +440,9 @@ fn may_overwrite(
             return Ok(());
         }
         RecordFound::Mark(mark) if target::is_cut_off(disk, identity) => {
-            if !keep::forgets_one(&disk.table, mark, kept) {
+            let Some(kept) = kept.filter(|kept| keep::forgets_one(&disk.table, mark, kept)) else {
                 return Ok(());
-            }
+            };
             let mut found = vec![
                 "this installation was cut off here while it kept partitions that `disk.keep` does not name any more".to_owned(),
             ];

@@ -268,7 +268,7 @@ fn header(guid: &[u8; 16], array: &[u8], at: (u64, u64, u64), places: &Places) -
 }
 
 /// A protective MBR (table 5-4) without boot code.
-fn protective(last: u64) -> [u8; 512] {
+pub(super) fn protective(last: u64) -> [u8; 512] {
     let mut mbr = [0u8; 512];
     let sectors = u32::try_from(last).unwrap_or(u32::MAX).to_le_bytes();
     let entry = [

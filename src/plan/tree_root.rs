@@ -8,7 +8,7 @@ use super::memory_root::{self, Lengths};
 use super::refusal::Refusal;
 use super::step::{Changes, Step, Target};
 use super::tree_layout;
-use crate::config::request::DiskInstall;
+use crate::config::request::{DiskInstall, tree};
 use crate::config::wire::{Bootloader, ImageKind};
 use crate::error::printable;
 use crate::host::tables::{self, Table};
@@ -188,10 +188,20 @@ fn for_disk_images_only(install: &DiskInstall) -> Result<(), Refusal> {
         ("disk.grow", install.grow.is_some()),
         ("disk.partitions", !install.partitions.is_empty()),
     ];
-    match given.iter().find(|(_, given)| *given) {
-        None => Ok(()),
-        Some((key, _)) => Err(Refusal::NotATree {
+    if let Some((key, _)) = given.iter().find(|(_, given)| *given) {
+        return Err(Refusal::NotATree {
             why: format!("`{key}` is carried out for disk images only in this version"),
+        });
+    }
+    let files = &install.changes.files;
+    match files.iter().find(|file| tree::is_on_esp(&file.path)) {
+        None => Ok(()),
+        Some(file) => Err(Refusal::NotATree {
+            why: format!(
+                "`disk.files` names {}, and {}",
+                file.path.display(),
+                tree::ESP_IS_THE_LOADERS
+            ),
         }),
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::target_disk::TargetDisk;
-use crate::error::{Class, Failure, Result};
+use crate::error::{Class, Failure, Result, chain};
 use crate::host::RecordIdentity;
 use crate::image::record::{self, Record, State};
 use crate::plan::keep::Copy;
@@ -57,7 +57,8 @@ impl HeadHold {
     /// Makes the disk bootable. A [`Verified`] is the price: without a good verdict there is none.
     ///
     /// Order: body on the medium; backup table, flush; primary table with the record, flush; LBA 0, flush.
-    /// A cut at any point leaves a disk without LBA 0, which does not boot, or a complete one.
+    /// A cut at any point leaves a disk without LBA 0, which does not boot, or a complete one. Then the record is
+    /// sealed: who zeroes LBA 0 later has not made an unfinished installation of a system that was in use.
     pub fn release(
         self,
         proof: Verified,
@@ -82,16 +83,20 @@ impl HeadHold {
             .and_then(|at| head.get_mut(at..))
             .ok_or_else(short)?;
         // Without a record the image's own bytes stand there, and the mark goes.
+        let mut sealed = None;
         if let Some(identity) = record {
-            let bytes = record::encode(&Record {
+            let mut record = Record {
                 state: State::Record,
                 identity: identity.clone(),
                 disk: disk.target().identity.clone().with_table(&layout.table),
-            })?;
+            };
+            let bytes = record::encode(&record)?;
             if area.len() != bytes.len() {
                 return Err(short());
             }
             area.copy_from_slice(&bytes);
+            record.state = State::Sealed;
+            sealed = Some(record::encode(&record)?);
         }
         let sector = usize::try_from(disk.target().sector.get()).map_err(|_| short())?;
         let (lba0, rest) = head.split_at_checked(sector).ok_or_else(short)?;
@@ -99,8 +104,20 @@ impl HeadHold {
         disk.flush()?;
         disk.write(Bytes::ZERO, lba0)?;
         disk.flush()?;
+        // The disk is complete with or without it.
+        if let Some(bytes) = sealed
+            && let Err(failure) = seal(disk, &bytes)
+        {
+            log::warn!("{}", chain(&failure));
+        }
         Ok(Finalized { layout })
     }
+}
+
+/// Writes the sealed record over the same one, from which it differs in one sector.
+fn seal(disk: &TargetDisk, bytes: &[u8]) -> Result<()> {
+    disk.write(Bytes(record::OFFSET), bytes)?;
+    disk.flush()
 }
 
 /// Writes and flushes the mark: the first bytes of an installation that change on the disk.

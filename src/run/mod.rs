@@ -13,6 +13,7 @@ pub mod installed;
 pub mod kept;
 pub mod make_filesystem;
 pub mod memory;
+pub mod own_mounts;
 pub mod partitions;
 pub mod preserve;
 pub mod progress;
@@ -149,6 +150,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         Step::OpenRoot { .. }
         | Step::LoadRoot
         | Step::MountRoot { .. }
+        | Step::AddPartitions { .. }
         | Step::OpenSource { .. }
         | Step::Preserve { .. }
         | Step::Scratch { .. }
@@ -239,6 +241,7 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
             verity,
             upper,
         } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
+        Step::AddPartitions { partitions } => session.add_partitions(partitions, reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),

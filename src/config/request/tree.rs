@@ -14,6 +14,15 @@ pub struct TreeDisk {
 /// Where the EFI system partition of a tree's disk is mounted.
 const ESP: [&str; 2] = ["/efi", "/boot/efi"];
 
+/// Why no file is put there.
+pub const ESP_IS_THE_LOADERS: &str =
+    "the EFI system partition of a tree's disk is its boot loader's";
+
+/// Whether `path` is on the EFI system partition of a tree's disk.
+pub fn is_on_esp(path: &Path) -> bool {
+    ESP.iter().any(|esp| path.starts_with(esp))
+}
+
 /// Reads those keys of `disk` that only a tree has, and refuses those that it does not carry out.
 pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Problems) -> TreeDisk {
     let tree = image.kind == wire::ImageKind::Tree;
@@ -51,11 +60,8 @@ pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Probl
             problems.add("disk.kernelArguments", why);
         }
         for (i, file) in disk.files.iter().enumerate() {
-            if ESP.iter().any(|esp| Path::new(&file.path).starts_with(esp)) {
-                problems.add(
-                    &format!("disk.files[{i}].path"),
-                    "the EFI system partition of a tree's disk is its boot loader's",
-                );
+            if is_on_esp(Path::new(&file.path)) {
+                problems.add(&format!("disk.files[{i}].path"), ESP_IS_THE_LOADERS);
             }
         }
     }

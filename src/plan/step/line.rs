@@ -199,10 +199,31 @@ impl fmt::Display for Step {
                     None => Ok(()),
                 }
             }
+            Step::AddPartitions { partitions } => write!(f, "{partitions}"),
             Step::OpenSource { source } => {
-                match source.format {
-                    Some(fs) => write!(f, "ERASE: make {} on {source}, which is blank", fs.name())?,
-                    None => write!(f, "open {source}, {}", source.filesystem)?,
+                let place: &dyn fmt::Display = match &source.made {
+                    Some(_) => &source.name,
+                    None => source.as_ref(),
+                };
+                let blank = match (&source.made, &source.luks) {
+                    (Some(_), _) => "",
+                    (None, None) => ", which is blank",
+                    // Or has a header that was left unfinished.
+                    (None, Some(_)) => ", which holds nothing",
+                };
+                match (source.format, &source.luks) {
+                    (Some(fs), None) => write!(f, "ERASE: make {} on {place}{blank}", fs.name())?,
+                    (Some(fs), Some(_)) => {
+                        write!(
+                            f,
+                            "ERASE: make {} inside LUKS2 on {place}{blank}",
+                            fs.name()
+                        )?;
+                    }
+                    (None, _) => write!(f, "open {place}, {}", source.filesystem)?,
+                }
+                if let Some(luks) = &source.luks {
+                    write!(f, ", with the key file {}", luks.key_file.display())?;
                 }
                 write!(f, ", as source {} ({})", source.number, source.wanted)
             }
