@@ -11,6 +11,16 @@ guid() {
     printf '%s-%s-8%s-a%s-%s\n' "${hash:0:8}" "${hash:8:4}" "${hash:12:3}" "${hash:15:3}" "${hash:18:12}"
 }
 
+# without_times UKI: the header's time stamp and the checksum that covers it (PE format, COFF File Header and Optional Header).
+# Firmware reads neither; objcopy makes the first of the clock.
+without_times() {
+    local header field
+    header=$(od -An -tu4 -j60 -N4 "$1")
+    for field in 8 88; do
+        printf '\0\0\0\0' | dd of="$1" bs=1 seek=$((header + field)) conv=notrunc status=none
+    done
+}
+
 # root_size TREE: MiB that an ext4 of it needs, and some to start with.
 root_size() {
     as_root find "$1" -printf '%y %s\n' | awk '

@@ -17,7 +17,7 @@ newest_package() { find "$1/var/lib/dpkg/info" -name '*.md5sums' -printf '%Ts\n'
 # customize TREE: what makes a Debian this image.
 customize() {
     as_root cp -R --no-preserve=mode,ownership "$PARTS/etc" "$1/"
-    as_root chroot "$1" sh -eu <"$PARTS/customize.sh" >&2
+    in_tree "$1" sh -eu <"$PARTS/customize.sh" >&2
     as_root "$ROOT/scripts/install-module" --destdir "$1" --binary "$BINARY" --for dracut
     [ -z "$FILES" ] || as_root cp -R --no-preserve=ownership "$FILES/." "$1/"
 }
