@@ -103,7 +103,7 @@ impl Scenario {
             .options
             .iter()
             .position(|o| o == "--work")
-            .map(|i| &self.options[i + 1]);
+            .and_then(|i| self.options.get(i + 1));
         project()
             .join("target/lab/scenario")
             .join(work.map_or(self.name, String::as_str))
