@@ -145,7 +145,7 @@ fn what_makes_no_sense_is_refused_by_name() {
     for (more, part) in [
         (
             r#","create":"10GiB""#,
-            "create: only with a source that is named by `partlabel`",
+            "format: IfBlank is needed with `create`",
         ),
         (r#","luks":{"keyFile":"k"}"#, "luks.keyFile: "),
         (r#","luks":{"keyFile":"/../k"}"#, "luks.keyFile: "),
