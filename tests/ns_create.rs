@@ -325,3 +325,34 @@ fn what_could_lose_something_is_refused() {
     );
     assert!(disk.bytes().iter().all(|b| *b == loop_device::PATTERN));
 }
+
+#[test]
+fn a_key_that_is_missing_is_said_before_anything_is_fetched() {
+    let bench = Bench::new("key");
+    let disk = LoopDevice::blank(32);
+    let key = bench.lab.path("key");
+    std::fs::write(&key, "some key").unwrap();
+    loop_device::tool(
+        "cryptsetup",
+        &[
+            "luksFormat",
+            "--batch-mode",
+            "--pbkdf=pbkdf2",
+            "--pbkdf-force-iterations=1000",
+            "--key-file",
+            key.to_str().unwrap(),
+            disk.arg(),
+        ],
+    );
+    let source = json!({ "disk": { "path": disk.arg() } });
+    let entry =
+        |luks: Value| json!({ "source": source, "create": null, "format": "Never", "luks": luks });
+    bench.refused(
+        &disk,
+        entry(Value::Null),
+        &["it is encrypted: crypto_LUKS", "luks.keyFile"],
+    );
+    let seen = bench.play(&disk, entry(json!({ "keyFile": "/nowhere/key" })));
+    seen.failed_with(16, &["the key file /nowhere/key cannot be read"]);
+    assert!(!seen.ended.stderr.contains("[1/"), "{}", seen.ended.stderr);
+}

@@ -168,14 +168,4 @@ fn an_encrypted_partition_is_made_once_and_opens_to_its_key() {
         console.contains("the key file /etc/keys/state does not open the encrypted /dev/vdb1"),
         "{console}"
     );
-    // The same key file, and none at all.
-    let console = bench.boot(&initramfs(), &entries, "", &["--until=FAILED .code 16."]);
-    assert!(
-        console.contains("the key file /etc/keys/state cannot be read"),
-        "{console}"
-    );
-    assert!(
-        !console.contains("openRoot"),
-        "nothing was fetched: {console}"
-    );
 }
