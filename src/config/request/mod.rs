@@ -5,6 +5,7 @@ mod disk;
 mod image;
 mod memory;
 pub mod preserve;
+mod sections;
 pub mod system;
 pub mod tree;
 mod unsupported;
