@@ -79,7 +79,10 @@ fn user_and_password_of_a_url_are_sent_as_basic_authentication_to_its_own_server
     let other = FaultServer::start(|_| ok(b"there"));
     let elsewhere = other.url("/z");
     let server = FaultServer::start(move |request| match request.target.as_str() {
-        "/x" => status("302 Found", &[("Location", "/y")]),
+        "/x" => {
+            let host = request.header("host").unwrap();
+            status("302 Found", &[("Location", &format!("http://{host}/y"))])
+        }
         "/y" => status("302 Found", &[("Location", &elsewhere)]),
         _ => status("404 Not Found", &[]),
     });

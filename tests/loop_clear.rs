@@ -366,7 +366,7 @@ fn wiping_leaves_nothing_behind_the_image() {
         // A loop device gives discarded blocks back to its file, which reads as zeros there.
         assert_complete_gpt(&disk, &image, 512, left);
         let record = record::decode(&disk.bytes()[RECORD]).unwrap().unwrap();
-        assert_eq!(record.state, State::Record);
+        assert_eq!(record.state, State::Sealed);
         let told: Vec<_> = ended
             .events()
             .into_iter()

@@ -175,6 +175,8 @@ fn the_order_of_writes_and_flushes() {
         Flush,
         Write(0, 512),
         Flush,
+        Write(MIB - 4096, 4096),
+        Flush,
     ];
     let (middle, commit) = calls[4..].split_at(calls.len() - 4 - end.len());
     assert_eq!(commit, end);

@@ -526,6 +526,8 @@ fn the_images_own_backup_table_goes_before_anything_is_made_in_its_place() {
         Flush,
         Write(0, 512),
         Flush,
+        Write(mib - 4096, 4096),
+        Flush,
     ];
     assert!(calls.ends_with(&end), "{calls:?}");
     let stale = Write(24 * mib - table, table);

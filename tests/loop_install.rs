@@ -119,7 +119,7 @@ fn an_mbr_image_changes_nothing_but_gains_its_record() {
     let record = record::decode(&now[RECORD]).unwrap().unwrap();
     assert_eq!(
         (record.state, record.disk.mbr_signature.as_deref()),
-        (State::Record, Some("12345678"))
+        (State::Sealed, Some("12345678"))
     );
     assert_eq!(disk.partitions(), [1]);
 }
@@ -323,9 +323,19 @@ fn a_record_counts_only_with_the_table_it_came_with() {
         .failed_with(13, &["does not count", "GPT"]);
     before.check();
 
-    // LBA 0 commits the record: while it is cleared, the installation is not finished.
+    // Who zeroes LBA 0 of a system that was complete does not get it installed again unasked.
     let mut headless = installed.clone();
     headless[..512].fill(0);
+    {
+        let headless = LoopDevice::holding(&headless);
+        let before = Untouched::of(&headless);
+        let refused = config(&headless).install(&[]);
+        refused.failed_with(13, &["gpt on", "does not count here"]);
+        before.check();
+    }
+
+    // LBA 0 commits the record: while it is cleared and the record is not sealed, the installation is not finished.
+    headless[RECORD.start + 18..RECORD.start + 20].copy_from_slice(&[2, 0]);
     let headless = LoopDevice::holding(&headless);
     let other = config(&headless).with("/metadata/claim", json!("other"));
     other.install(&[]).failed_with(13, &["cut off here"]);

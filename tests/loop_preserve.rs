@@ -243,6 +243,77 @@ fn what_cannot_be_kept_is_said_before_or_leaves_a_disk_that_does_not_boot() {
         "{fstab}"
     );
 
+    // The same place by another name: the image's line, or the path, goes through a link of the image. A unit
+    // that is masked leaves our line without effect.
+    let unit = "[Mount]\nWhat=tmpfs\nType=tmpfs\nWhere=/var/lib/kubelet\n";
+    let mask: &[(&str, &str)] = &[("etc/systemd/system/var-lib-kubelet.mount", "/dev/null")];
+    let linked: &[(&str, &str)] = &[("kubelet", "var/lib/kubelet")];
+    for (name, lines, units, links, target, part) in [
+        (
+            "linked-line",
+            "tmpfs /kubelet tmpfs defaults 0 0\n",
+            &[][..],
+            linked,
+            "/var/lib/kubelet",
+            "/etc/fstab of the image mounts something at /kubelet",
+        ),
+        (
+            "linked-path",
+            "tmpfs /var/lib/kubelet tmpfs defaults 0 0\n",
+            &[],
+            linked,
+            "/kubelet",
+            "/etc/fstab of the image mounts something at /var/lib/kubelet",
+        ),
+        (
+            "unit",
+            "",
+            &[("usr/lib/systemd/system/var-lib-kubelet.mount", unit)],
+            linked,
+            "/kubelet",
+            "/usr/lib/systemd/system/var-lib-kubelet.mount of the image mounts",
+        ),
+        (
+            "masked",
+            "",
+            &[],
+            mask,
+            "/var/lib/kubelet",
+            "keeps systemd from mounting anything at /var/lib/kubelet",
+        ),
+        (
+            // What would fill the place is not what the running system has there.
+            "seed",
+            "",
+            &[],
+            &[("kubelet", "run/kubelet")],
+            "/kubelet",
+            "/kubelet leads to /run/kubelet",
+        ),
+    ] {
+        let root = directory.path().join(name);
+        for (path, text) in units {
+            write(&root, path, text);
+        }
+        for (at, to) in links {
+            let at = root.join(at);
+            std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+            std::os::unix::fs::symlink(to, at).unwrap();
+        }
+        let image = system(directory.path(), name, &format!("{FSTAB}{lines}"));
+        let disk = LoopDevice::patterned(64);
+        let seed = if name == "seed" {
+            "FromImageOnce"
+        } else {
+            "None"
+        };
+        let path = kubelet(json!({ "target": target, "seed": seed }));
+        config(&image, &disk, &path)
+            .install(&[])
+            .failed_with(16, &[&format!("{target} cannot be preserved"), part]);
+        bootable(&disk, false);
+    }
+
     // A partition that the reinstallation would erase.
     let image = system(directory.path(), "two", FSTAB);
     let dropped = config(&image, &disk, &kubelet(json!({})))

@@ -309,6 +309,96 @@ fn a_file_below_what_is_mounted_at_boot_from_elsewhere_is_refused() {
     install(&one, &disk, &files, &[]).succeeded();
 }
 
+/// Links are followed as the running system follows them, and mount units count as lines of fstab do.
+#[test]
+fn what_a_link_or_a_mount_unit_hides_is_refused_and_the_rest_is_where_it_is_seen() {
+    let directory = tempfile::tempdir().unwrap();
+    let (root, data) = (directory.path().join("root"), directory.path().join("data"));
+    write(&root, "etc/os-release", "ID=x\n");
+    let fstab = "LABEL=elsewhere /srv ext4 defaults 0 2\nLABEL=elsewhere /by-name ext4 nofail\n";
+    write(&root, "etc/fstab", fstab);
+    for (link, to) in [
+        ("var-run", "run"),
+        ("out", "/../../run/x"),
+        ("www", "srv/www"),
+        ("by-name", "/var/named"),
+        ("round", "/round"),
+        ("etc/resolv.conf", "../run/resolv.conf"),
+    ] {
+        symlink(to, root.join(link)).unwrap();
+    }
+    std::fs::create_dir_all(root.join("var/named")).unwrap();
+    let units = "usr/lib/systemd/system";
+    let unit = |name: &str, text: &str| write(&root, &format!("{units}/{name}"), text);
+    let tmpfs = |at: &str| format!("[Mount]\nWhat=tmpfs\nType=tmpfs\nWhere={at}\n");
+    unit("opt-x.mount", &tmpfs("/opt/x"));
+    unit("opt-off.mount", &tmpfs("/opt/off"));
+    unit(
+        "opt-late.mount",
+        &format!("[Unit]\nConditionPathExists=/none\n{}", tmpfs("/opt/late")),
+    );
+    let on_disk = format!("[Mount]\nWhat=/dev/disk/by-uuid/{BOOT_UUID}\nWhere=/data\n");
+    write(&root, "etc/systemd/system/data.mount", &on_disk);
+    std::fs::create_dir_all(root.join("data")).unwrap();
+    let wants = root.join(units).join("local-fs.target.wants");
+    std::fs::create_dir_all(&wants).unwrap();
+    for name in ["opt-x.mount", "opt-late.mount", "data.mount"] {
+        symlink(format!("../{name}"), wants.join(name)).unwrap();
+    }
+    write(&data, "there", "");
+    let part = |number, at, size, kind, uuid, tree| Part {
+        number,
+        at,
+        size,
+        kind,
+        uuid,
+        label: "",
+        tree,
+    };
+    let image = image(&[
+        part(1, 1, 16, ROOT, ROOT_UUID, &root),
+        part(2, 17, 8, LINUX, BOOT_UUID, &data),
+    ]);
+    for (path, why) in [
+        (
+            "/var-run/a",
+            "/var-run/a leads to /run/a, and what is in /run",
+        ),
+        ("/out/a", "leads to /run/x/a"),
+        ("/www/index", "/www/index lies below /srv"),
+        ("/var/named/a", "/var/named/a lies below /by-name"),
+        ("/opt/x/a", "/opt/x/a lies below /opt/x"),
+        ("/round/a", "ELOOP"),
+    ] {
+        let files = json!({ "files": [{ "path": path, "contents": "x" }] });
+        fails(&image, &files, &[], 14, &[why]);
+    }
+    let disk = LoopDevice::patterned(48);
+    let seen = [
+        "/opt/off/a",
+        "/opt/late/a",
+        "/data/a",
+        // The link itself is replaced.
+        "/etc/resolv.conf",
+    ];
+    let files: Vec<Value> = seen
+        .iter()
+        .map(|path| json!({ "path": path, "contents": format!("in {path}\n") }))
+        .collect();
+    install(&image, &disk, &json!({ "files": files }), &[]).succeeded();
+    for (at, path, text) in [
+        (1, "/opt/off/a", "in /opt/off/a\n"),
+        (1, "/opt/late/a", "in /opt/late/a\n"),
+        (1, "/etc/resolv.conf", "in /etc/resolv.conf\n"),
+        // On the partition that the unit mounts there.
+        (17, "/a", "in /data/a\n"),
+    ] {
+        assert!(read(&disk, at, path).0.contains(text), "{path}");
+    }
+    check(&disk, 1, 16);
+    check(&disk, 17, 8);
+}
+
 /// A btrfs whose root and /var are subvolumes: a file goes to the one in which the running system looks.
 #[test]
 fn files_are_in_the_subvolume_that_is_mounted_there() {

@@ -101,3 +101,59 @@ fn a_pid_1_that_ends_the_helper_gets_a_reason_and_a_code() {
     assert!(said.contains("ended by SIGTERM while at work"), "{said}");
     assert!(said.contains("next:"), "{said}");
 }
+
+/// From the kernel command line and /etc/ironroot/keys to the exit code: nothing of a config counts that neither the
+/// digest nor a key vouches for. `{}` is no boot config, so that one that is believed ends with 10.
+#[test]
+fn a_config_that_is_not_the_proven_one_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = minisign::KeyPair::generate_unencrypted_keypair().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let sign = |text: &[u8]| {
+        let signature = minisign::sign(None, &pair.sk, text, None, None).unwrap();
+        signature.to_bytes()
+    };
+    let key = pair.pk.to_box().unwrap().to_string();
+    write("upper/ironroot/keys/a.pub", key.as_bytes());
+    let bare = write("bare.json", b"{}");
+    let signed = write("signed.json", b"{}");
+    write("signed.json.minisig", &sign(b"{}"));
+    let foreign = write("foreign.json", b"{}");
+    write("foreign.json.minisig", &sign(b"{ }"));
+    let right = "ironroot.config.digest=sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+    let wrong = right.replace("44136f", "44136e");
+    let with_keys = r#"mkdir /run/upper /run/work; cp -r "$2" /run; shift
+        mount -t overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work overlay /etc"#;
+    for (keys, path, digest, code, part) in [
+        (false, &bare, right, 10, "bare.json"),
+        (false, &bare, &wrong, 12, "config.digest= demands"),
+        (true, &signed, right, 10, "signed.json"),
+        (true, &signed, &wrong, 12, "config.digest= demands"),
+        (true, &bare, right, 12, "bare.json.minisig"),
+        (true, &foreign, right, 12, "foreign.json"),
+    ] {
+        let script = format!(
+            r#"mount -t tmpfs tmp /run; printf '%s\n' "$1" >/run/cmdline
+            mount --bind /run/cmdline /proc/cmdline; mkdir /run/sysroot
+            {}; shift; exec "$@""#,
+            if keys { with_keys } else { "shift" }
+        );
+        let output = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-euc", &script])
+            .args(["sh", &format!("ironroot.config={path} {digest}")])
+            .arg(folder.path().join("upper"))
+            .arg(env!("CARGO_BIN_EXE_ironroot"))
+            .args(["initrd", "--sysroot", "/run/sysroot", "--retry-for", "1s"])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{path} {digest}: {said}");
+        assert!(said.contains(part), "{said}");
+    }
+}

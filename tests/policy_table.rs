@@ -7,16 +7,21 @@ use ironroot::host::tables::{CopyState, Gpt, PartitionKind, Table, TablePartitio
 use ironroot::host::{
     BootEntries, BootEntry, Disk, Facts, Firmware, Machine, Place, RecordFound, RecordIdentity,
 };
+use ironroot::plan::step::Start;
 use ironroot::plan::{self, Handoff, Plan, Refusal, Step, identity};
 use ironroot::units::{Bytes, MIB, SectorSize};
 
 const NOW: u64 = 1_796_200_000;
 
 fn request(policy: &str, overwrite: &str) -> Request {
+    request_then(policy, overwrite, "Reboot")
+}
+
+fn request_then(policy: &str, overwrite: &str, then: &str) -> Request {
     let text = format!(
         r#"{{ "apiVersion": "ironroot.dev/v1alpha1", "kind": "BootConfig", "metadata": {{ "claim": "a" }},
              "bootPolicy": "{policy}", "image": {{ "url": "https://images.example/os.raw" }},
-             "disk": {{ {overwrite} }} }}"#
+             "disk": {{ {overwrite} }}, "then": "{then}" }}"#
     );
     let config = parse::parse(text.as_bytes()).unwrap_or_else(|p| panic!("{p:?}"));
     source::interpret(&config, "test", text.as_bytes()).unwrap()
@@ -42,8 +47,10 @@ fn installed_table() -> Table {
         disk_guid: "99999999-2222-3333-4444-555555555555".to_owned(),
         protective: true,
         primary: CopyState::Valid,
+        primary_end: Bytes(34 * 512),
         backup: CopyState::Valid,
         copies_agree: true,
+        backup_lists: None,
         backup_at_end: true,
         usable: (34, 2_000_000),
         entries: 128,
@@ -296,4 +303,150 @@ fn none_boots_the_first_entry_that_is_not_a_network_one_and_only_once() {
     assert_eq!(word(&plan), "nothing, park");
     let nothing = plan_with(boot(None, true));
     assert_eq!(word(&Ok(nothing)), "nothing, park");
+}
+
+/// What the machine is told, how the system is started from here, and how the run ends.
+fn ending(plan: &Plan) -> String {
+    let mut words = Vec::new();
+    for step in &plan.steps {
+        match step {
+            Step::BootEntry { efi, .. } if efi.boot_next => words.push("next"),
+            Step::BootEntry { .. } => words.push("entry"),
+            Step::StartInstalled { start, .. } => words.push(match start {
+                Start::Root => "root",
+                Start::Kexec => "kexec",
+            }),
+            Step::Handoff(Handoff::Reboot) => words.push("reboot"),
+            Step::Handoff(Handoff::PowerOff) => words.push("off"),
+            Step::Handoff(Handoff::Park { .. }) => words.push("park"),
+            _ => {}
+        }
+    }
+    words.join(" ")
+}
+
+/// No row goes round for ever: who restarts has told the firmware, or finds its record next time.
+#[test]
+fn what_comes_after_an_installation_and_after_a_second_network_boot() {
+    let own = RecordFound::Installed(record(&own_identity()));
+    // Policy, record, `then`; UEFI, UEFI without variables, BIOS.
+    let table: [(&str, &RecordFound, &str, [&str; 3]); 15] = [
+        (
+            "NetworkBootOnce",
+            &RecordFound::None,
+            "Reboot",
+            ["next reboot", "reboot", "reboot"],
+        ),
+        (
+            "NetworkBootOnce",
+            &RecordFound::None,
+            "Kexec",
+            ["next kexec reboot", "kexec reboot", "kexec reboot"],
+        ),
+        (
+            "NetworkBootOnce",
+            &RecordFound::None,
+            "Boot",
+            ["next root reboot", "root reboot", "root reboot"],
+        ),
+        (
+            "NetworkBootOnce",
+            &RecordFound::None,
+            "PowerOff",
+            ["next off", "off", "off"],
+        ),
+        (
+            "NetworkBootOnce",
+            &RecordFound::None,
+            "Park",
+            ["next park", "park", "park"],
+        ),
+        (
+            "NetworkBootOnce",
+            &own,
+            "Reboot",
+            ["next reboot", "kexec park", "kexec park"],
+        ),
+        (
+            "NetworkBootOnce",
+            &own,
+            "Kexec",
+            ["next kexec reboot", "kexec park", "kexec park"],
+        ),
+        (
+            "NetworkBootOnce",
+            &own,
+            "Boot",
+            ["next root reboot", "root park", "root park"],
+        ),
+        (
+            "NetworkBootOnce",
+            &own,
+            "PowerOff",
+            ["next off", "park", "park"],
+        ),
+        (
+            "NetworkBootOnce",
+            &own,
+            "Park",
+            ["next park", "park", "park"],
+        ),
+        (
+            "NetworkBootAlways",
+            &own,
+            "Reboot",
+            ["next reboot", "park", "park"],
+        ),
+        (
+            "NetworkBootAlways",
+            &own,
+            "Kexec",
+            ["entry kexec park", "kexec park", "kexec park"],
+        ),
+        (
+            "NetworkBootAlways",
+            &own,
+            "Boot",
+            ["entry root park", "root park", "root park"],
+        ),
+        (
+            "NetworkBootAlways",
+            &own,
+            "PowerOff",
+            ["next off", "off", "off"],
+        ),
+        (
+            "NetworkBootAlways",
+            &own,
+            "Park",
+            ["next park", "park", "park"],
+        ),
+    ];
+    let firmwares = [
+        Firmware::Uefi,
+        Firmware::UefiWithoutVariables,
+        Firmware::Bios,
+    ];
+    for (policy, state, then, want) in table {
+        let got = firmwares.map(|firmware| {
+            let request = request_then(policy, "", then);
+            ending(&plan::plan(&request, &facts(state.clone(), firmware)).unwrap())
+        });
+        assert_eq!(got, want, "{policy} {then}");
+    }
+    // Without BootNext, and without a record, a restart would install again.
+    for disk in [r#""efi": { "bootNext": false }"#, r#""record": "Skip""#] {
+        let request = request_then("NetworkBootAlways", disk, "Reboot");
+        let plan = plan::plan(&request, &facts(own.clone(), Firmware::Uefi)).unwrap();
+        let end = ending(&plan);
+        assert_eq!(end == "entry park", disk.contains("bootNext"), "{end}");
+    }
+    let request = request_then("NetworkBootOnce", r#""record": "Skip""#, "Reboot");
+    let plan = plan::plan(&request, &facts(RecordFound::None, Firmware::Bios)).unwrap();
+    assert_eq!(ending(&plan), "park");
+    // On a running Linux nothing is started.
+    let mut running = facts(RecordFound::None, Firmware::Bios);
+    running.place = Place::Running;
+    let request = request_then("NetworkBootOnce", "", "Boot");
+    assert_eq!(ending(&plan::plan(&request, &running).unwrap()), "reboot");
 }

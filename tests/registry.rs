@@ -7,21 +7,22 @@
     clippy::indexing_slicing
 )] // helpers of tests are tests
 
+#[path = "support/registry.rs"]
+mod server;
 mod support;
 
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
 use ironroot::error::{Class, Failure, chain, describe};
 use ironroot::stream::{
     Budget, ImageRequest, ImageStream, Location, Purpose, RegistryAccess, Verified,
 };
+use server::Registry;
 use support::fault_server::{Act, FaultServer, Request, Serve, file, ok, status};
-use support::images::{LONG, RIGHT, fetcher, image, request, sha256, zstd};
+use support::images::{LONG, RIGHT, fetcher, gzip, image, request, sha256, zstd};
 
 const DISK: &str = "application/vnd.ironcore.image.rootfs";
-/// User "me", password "s3cr3t" (bcrypt, as the registry demands).
-const HTPASSWD: &str = "me:$2y$05$abcdefghijklmnopqrstuu9Avu/WgbsK7g7xfCY1X3pdjsTgxqQLS\n";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
@@ -81,51 +82,8 @@ fn index(manifests: &[(&str, &[u8])]) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Debian's docker-registry on a port of its own.
-struct Registry {
-    process: Child,
-    port: u16,
-    directory: tempfile::TempDir,
-}
-
+/// Pushing as the tests of the client need it.
 impl Registry {
-    fn start(more: &str) -> Registry {
-        let directory = tempfile::tempdir().unwrap();
-        let port = {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            free.local_addr().unwrap().port()
-        };
-        let root = directory.path().display();
-        let config = format!(
-            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {root}/data}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n{}",
-            more.replace("ROOT", &root.to_string())
-        );
-        let file = directory.path().join("config.yml");
-        std::fs::write(&file, config).unwrap();
-        std::fs::write(directory.path().join("htpasswd"), HTPASSWD).unwrap();
-        let process = Command::new("docker-registry")
-            .args(["serve", file.to_str().unwrap()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("docker-registry is installed (package docker-registry)");
-        let registry = Registry {
-            process,
-            port,
-            directory,
-        };
-        let end = Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < end, "docker-registry does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        registry
-    }
-
-    fn reference(&self, rest: &str) -> String {
-        format!("oci://127.0.0.1:{}/{rest}", self.port)
-    }
-
     /// Pushes an OCI layout with skopeo: blobs, and the document that is its only entry.
     fn push(&self, blobs: &[&[u8]], kind: &str, document: &[u8], rest: &str, more: &[&str]) {
         let layout = tempfile::tempdir_in(self.directory.path()).unwrap();
@@ -159,13 +117,6 @@ impl Registry {
             "{}",
             String::from_utf8_lossy(&out.stderr)
         );
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -249,6 +200,34 @@ fn a_blob_or_a_manifest_with_another_digest_is_never_verified() {
             .iter()
             .all(|r| !r.target.contains("/blobs/"))
     );
+}
+
+#[test]
+fn a_layer_that_is_not_compressed_as_its_media_type_declares_is_refused() {
+    let content = image(300_000);
+    for (suffix, right) in [("+gzip", true), ("+zstd", false), ("+xz", false)] {
+        let packed = gzip(&content);
+        let kind = format!("{DISK}{suffix}");
+        let document = manifest(&[(&kind, &packed)]);
+        let server = FaultServer::start(move |request| {
+            if request.target.contains("/manifests/") {
+                ok(&document)
+            } else {
+                file(request, &packed, RIGHT)
+            }
+        });
+        let got = read(asked(&at(&server, "os:v1"), None));
+        if right {
+            assert!(got.unwrap().0 == content);
+            continue;
+        }
+        let failure = got.unwrap_err();
+        assert_eq!(failure.class(), Class::Integrity, "{failure}");
+        assert!(
+            failure.to_string().contains("is gzip, and the media type"),
+            "{failure}"
+        );
+    }
 }
 
 #[test]
@@ -597,4 +576,34 @@ fn a_qcow2_disk_comes_from_a_registry_in_two_passes() {
     let (got, proof) = read(asked(&registry.reference("os:v1"), None)).unwrap();
     assert!(got == content);
     assert_eq!(proof.download_digest(), Some(&sha256(&packed)));
+}
+
+#[test]
+fn credentials_are_not_for_a_server_that_a_redirect_led_to() {
+    let content = image(10_000);
+    let elsewhere = FaultServer::start(|request| {
+        if request.target.starts_with("/token") {
+            return ok(br#"{"token":"t"}"#);
+        }
+        let host = request.header("host").unwrap();
+        let challenge = format!(r#"Bearer realm="http://{host}/token""#);
+        status("401 Unauthorized", &[("WWW-Authenticate", &challenge)])
+    });
+    for part in ["/blobs/", "/manifests/"] {
+        let target = elsewhere.url("/cdn");
+        let server = scripted(content.clone(), move |request| {
+            let moved = request.target.contains(part);
+            moved.then(|| status("307 Temporary Redirect", &[("Location", &target)]))
+        });
+        let config = format!(
+            r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"bWU6czNjcjN0"}}}}}}"#,
+            server.port()
+        );
+        let failure = read(asked(&at(&server, "os:v1"), Some(&config))).unwrap_err();
+        assert_eq!(failure.class(), Class::Network);
+        assert!(chain(&failure).contains("401"), "{}", chain(&failure));
+    }
+    let theirs = elsewhere.requests();
+    assert_eq!(theirs.len(), 2, "no token was asked for");
+    assert!(theirs.iter().all(|r| r.header("authorization").is_none()));
 }

@@ -45,12 +45,19 @@ fn a_connection_that_breaks_every_few_bytes_is_resumed_where_it_broke() {
 }
 
 #[test]
-fn last_modified_serves_where_the_etag_is_weak() {
+fn last_modified_serves_where_there_is_no_etag_and_it_is_older_than_the_answer() {
     let content = image(300_000);
-    let headers = &[
+    let weak = &[
         ("ETag", "W/\"v1\""),
         ("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ("Date", "Sun, 06 Nov 1994 08:49:39 GMT"),
     ];
+    let (fresh, headers) = (&weak[1..2], &weak[1..]);
+    for headers in [&weak[..], fresh] {
+        let server = resetting(content.clone(), 100_000, Serve { headers, ..RIGHT });
+        let failure = fails(server.url("/"), LONG);
+        assert!(describe(&failure).contains("cannot go on"), "{failure}");
+    }
     let server = resetting(content.clone(), 100_000, Serve { headers, ..RIGHT });
     assert!(get(server.url("/")).unwrap() == content);
     for resumed in &server.requests()[1..] {
@@ -262,7 +269,7 @@ fn an_orderly_end_in_the_middle_is_the_files_fault_a_reset_the_networks() {
     let packed = gzip(&image(300_000));
     let half = packed.len() / 2;
     for (last, class) in [(None, Class::Integrity), (Some(Act::Reset), Class::Network)] {
-        let packed = packed.clone();
+        let (digest, packed) = (Some(sha256(&packed)), packed.clone());
         let server = FaultServer::start(move |request| {
             if request.number > 0 {
                 return vec![Act::Reset];
@@ -271,7 +278,12 @@ fn an_orderly_end_in_the_middle_is_the_files_fault_a_reset_the_networks() {
             let acts = [Some(head("200 OK", ETAG)), Some(body), last.clone()];
             acts.into_iter().flatten().collect()
         });
-        let failure = fails(server.url("/"), SHORT);
+        // The end of a body without a length is the connection's: only with a digest it is listened to at all.
+        let asked = ImageRequest {
+            digest,
+            ..request(&[server.url("/")])
+        };
+        let failure = read(asked, SHORT).unwrap_err();
         assert_eq!(failure.class(), class, "{}", describe(&failure));
     }
 }
@@ -520,4 +532,36 @@ fn a_server_that_gives_less_than_the_rest_is_asked_for_more() {
     });
     assert!(get(server.url("/")).unwrap() == content);
     assert!(server.requests().len() >= 5);
+}
+
+#[test]
+fn a_part_of_a_file_whose_length_nobody_says_is_not_taken_for_the_rest() {
+    let content = image(300_000);
+    let server = FaultServer::start(move |request| match request.range_from() {
+        None => vec![
+            head(
+                "200 OK",
+                &[("Transfer-Encoding", "chunked"), ("ETag", "\"v1\"")],
+            ),
+            chunked(&content[..100_000], false),
+        ],
+        Some(from) => {
+            let range = format!("bytes {from}-199999/*");
+            let length = (200_000 - from).to_string();
+            vec![
+                head(
+                    "206 Partial Content",
+                    &[("Content-Range", &range), ("Content-Length", &length)],
+                ),
+                Act::Send(content[from..200_000].to_vec()),
+            ]
+        }
+    });
+    let failure = fails(server.url("/"), SHORT);
+    assert_eq!(failure.class(), Class::Network);
+    assert!(
+        chain(&failure).contains("nobody says"),
+        "{}",
+        chain(&failure)
+    );
 }

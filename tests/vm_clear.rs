@@ -10,6 +10,8 @@
     clippy::indexing_slicing
 )]
 
+#[path = "support/script_machine.rs"]
+mod script_machine;
 #[path = "support/small_system.rs"]
 mod small_system;
 #[path = "support/installing.rs"]
@@ -17,8 +19,8 @@ mod support;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
+use script_machine::{Initrd, run};
 use support::disk_image;
 
 /// In the order of their dependencies, each preceded by its own.
@@ -40,102 +42,21 @@ const MODULES: &[&str] = &[
 /// First MiB and length in MiB of the target's old partitions; the image covers none of them.
 const OLD: [(usize, usize); 4] = [(16, 16), (32, 32), (64, 48), (112, 96)];
 
-fn run(program: &str, args: &[&str]) -> String {
-    let out = Command::new(program).args(args).output().unwrap();
-    let text = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
-    assert!(out.status.success(), "{program} {args:?}: {text}");
-    text
-}
-
-/// The kernel's modules by name, with `_` for `-`.
-fn module_files(at: &Path, found: &mut Vec<(String, PathBuf)>) {
-    for entry in fs::read_dir(at).unwrap().map(|e| e.unwrap().path()) {
-        if entry.is_dir() {
-            module_files(&entry, found);
-        } else if let Some(name) = entry
-            .file_name()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .strip_suffix(".ko")
-        {
-            found.push((name.replace('-', "_"), entry.clone()));
-        }
-    }
-}
-
-fn add_module(name: &str, files: &[(String, PathBuf)], order: &mut Vec<PathBuf>) {
-    let name = name.replace('-', "_");
-    // What is not there is built in.
-    let Some((_, file)) = files.iter().find(|(n, _)| *n == name) else {
-        return;
-    };
-    if order.contains(file) {
-        return;
-    }
-    for needed in run("modinfo", &["-F", "depends", file.to_str().unwrap()]).split([',', '\n']) {
-        add_module(needed.trim(), files, order);
-    }
-    order.push(file.clone());
-}
-
-/// A program of this machine with its libraries.
-fn program(root: &Path, name: &str) {
-    let path = ["/usr/sbin", "/sbin", "/usr/bin"]
-        .iter()
-        .map(|dir| Path::new(dir).join(name))
-        .find(|p| p.exists())
-        .unwrap_or_else(|| panic!("{name} is not installed"));
-    fs::copy(&path, root.join("sbin").join(name)).unwrap();
-    for library in run("ldd", &[path.to_str().unwrap()])
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-    {
-        let to = root.join(library.trim_start_matches('/'));
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(library, to).unwrap();
-    }
-}
-
-fn initrd(folder: &Path, script: &str) -> PathBuf {
-    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab/kernel");
-    let root = folder.join("initrd");
-    fs::create_dir_all(&root).unwrap();
-    small_system::busybox(&root);
-    small_system::ironroot(&root);
-    for name in ["mdadm", "lvm", "cryptsetup", "make-bcache"] {
-        program(&root, name);
-    }
-    fs::create_dir_all(root.join("etc/lvm")).unwrap();
+fn initrd(folder: &Path) -> Initrd {
+    let initrd = Initrd::new(
+        folder,
+        MODULES,
+        &["mdadm", "lvm", "cryptsetup", "make-bcache"],
+    );
+    fs::create_dir_all(initrd.root().join("etc/lvm")).unwrap();
     let settings = "activation { udev_sync = 0 udev_rules = 0 verify_udev_operations = 1 }\n\
                     devices { obtain_device_list_from_udev = 0 external_device_info_source = \"none\" }\n\
                     backup { backup = 0 archive = 0 }\n";
-    fs::write(root.join("etc/lvm/lvm.conf"), settings).unwrap();
-    let mut files = Vec::new();
-    module_files(&lab.join("lib/modules"), &mut files);
-    let mut order = Vec::new();
-    for name in MODULES {
-        add_module(name, &files, &mut order);
-    }
-    fs::create_dir_all(root.join("modules")).unwrap();
-    let mut load = String::new();
-    for (n, file) in order.iter().enumerate() {
-        fs::copy(file, root.join(format!("modules/{n}.ko"))).unwrap();
-        load.push_str(&format!("busybox insmod /modules/{n}.ko\n"));
-    }
-    fs::write(root.join("image.raw"), disk_image::gpt(8)).unwrap();
-    esp_image(&root.join("loader.raw"), true);
-    esp_image(&root.join("bare.raw"), false);
-    small_system::script(&root.join("init"), &script.replace("@LOAD@", &load));
-    let archive = folder.join("initrd.cpio");
-    let packed = Command::new("sh")
-        .args(["-c", "find . | cpio --quiet -o -H newc -R 0:0"])
-        .current_dir(&root)
-        .stdout(File::create(&archive).unwrap())
-        .status()
-        .unwrap();
-    assert!(packed.success());
-    archive
+    initrd.file("etc/lvm/lvm.conf", settings.as_bytes());
+    initrd.file("image.raw", &disk_image::gpt(8));
+    esp_image(&initrd.root().join("loader.raw"), true);
+    esp_image(&initrd.root().join("bare.raw"), false);
+    initrd
 }
 
 /// An image whose only partition is an ESP, with the loader that firmware looks for or without.
@@ -173,45 +94,7 @@ fn disk(folder: &Path, name: &str, mib: usize, partitions: &[(usize, usize)]) ->
     path
 }
 
-/// Boots the kernel with `archive` until the end of its script; what the console said.
-fn boot(folder: &tempfile::TempDir, archive: &Path, more: &[String]) -> String {
-    let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab/kernel/vmlinuz");
-    assert!(kernel.exists(), "run scripts/lab kernel first");
-    let log = folder.path().join("console.log");
-    let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu/run"))
-        .arg("--kernel")
-        .arg(&kernel)
-        .arg("--initrd")
-        .arg(archive)
-        .arg("--append=console=ttyS0 quiet panic=10")
-        .args(more)
-        .arg(format!("--serial-log={}", log.display()))
-        .args(["--net=none", "--memory=768", "--timeout=280", "--quiet"])
-        .args(["--no-reboot", "--fail-on=Kernel panic|STUCK"])
-        .args(["--until=THE END", "--wait-end"])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let console = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).replace('\r', "");
-    println!("{console}");
-    assert!(
-        output.status.success(),
-        "{}\n{}\n{console}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    console
-}
-
-const SCRIPT: &str = r#"#!/bin/sh
-export PATH=/sbin:/bin DM_DISABLE_UDEV=1
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
-mount -t tmpfs run /run
-fail() { echo "STUCK: $1"; cat /log; poweroff -f; sleep 100; }
-try() { "$@" >/log 2>&1 </dev/null || fail "$*"; }
-@LOAD@
+const SCRIPT: &str = r#"
 for n in 1 2 3 4 5 6 7 8 9 10; do test -b /dev/vdb2 && break; sleep 1; done
 
 echo "a key" >/key
@@ -267,9 +150,6 @@ echo "== a loader and no room"
 install /loader.raw --overwrite Always
 echo "== no loader and no room"
 install /bare.raw --overwrite Always
-echo "THE END"
-poweroff -f
-sleep 100
 "#;
 
 #[test]
@@ -277,10 +157,8 @@ fn what_nobody_uses_is_taken_down_and_the_other_disk_keeps_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let target = disk(folder.path(), "target.raw", 224, &OLD);
     let other = disk(folder.path(), "other.raw", 96, &[(4, 32), (40, 32)]);
-    let archive = initrd(folder.path(), SCRIPT);
-    let console = boot(
-        &folder,
-        &archive,
+    let console = initrd(folder.path()).boot(
+        SCRIPT,
         &[
             format!("--disk={},bus=virtio,serial=target", target.display()),
             format!("--disk={},bus=virtio,serial=other", other.display()),
@@ -385,13 +263,7 @@ fn what_nobody_uses_is_taken_down_and_the_other_disk_keeps_its_own() {
     }
 }
 
-const FIRMWARE: &str = r#"#!/bin/sh
-export PATH=/sbin:/bin
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
-mount -t tmpfs run /run
-@LOAD@
+const FIRMWARE: &str = r#"
 VARS=/sys/firmware/efi/efivars
 GLOBAL=8be4df61-93ca-11d2-aa0d-00e098032b8c
 mount -t efivarfs efivarfs $VARS
@@ -408,9 +280,6 @@ for round in first second third; do
     echo "next: $(busybox od -An -tx1 $VARS/BootNext-$GLOBAL)"
     echo "noted: $(ls $VARS | grep Ironroot)"
 done
-echo "THE END"
-poweroff -f
-sleep 100
 "#;
 
 #[test]
@@ -441,13 +310,12 @@ fn policy_none_tells_real_firmware_to_boot_the_disk_and_does_so_once() {
     let config =
         r#"{ "apiVersion": "ironroot.dev/v1alpha1", "kind": "BootConfig", "bootPolicy": "None" }"#;
     fs::write(folder.path().join("initrd/none.json"), config).unwrap();
-    let archive = initrd(folder.path(), FIRMWARE);
     let vars = folder.path().join("vars.fd");
     let more = [
         "--firmware=uefi".to_owned(),
         format!("--vars={}", vars.display()),
     ];
-    let console = boot(&folder, &archive, &more);
+    let console = initrd(folder.path()).boot(FIRMWARE, &more);
     let round = |name: &str| {
         let (_, rest) = console.split_once(&format!("== {name}\n")).unwrap();
         rest.split_once("\n== ").map_or(rest, |(part, _)| part)

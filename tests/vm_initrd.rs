@@ -128,24 +128,48 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
     assert!(!console.contains("Wait for Network"), "{console}");
 }
 
+/// What is seen when the machine restarts.
+const RESTARTS: [&str; 2] = [
+    "--until=done: the machine restarts now",
+    "--until=reboot: Restarting system",
+];
+
 /// The helper installs, and restarts the machine as `then` says.
 #[test]
 fn matrix_dracut_installs_a_disk_and_restarts() {
-    let scenario = Scenario::new(
-        "memory-initrd",
-        &[
-            "--disk-size",
-            "256M",
-            "--work",
-            "dracut-disk",
-            "--image",
-            "tiny.raw.zst",
-        ],
-    );
-    let _ = std::fs::remove_dir_all(scenario.file(""));
-    std::fs::create_dir_all(scenario.file("www")).unwrap();
-    let words = served(&scenario, &installation("tiny.raw.zst"));
-    installs(Initrd("bookworm-networkd"), &scenario, &words);
+    installs_and("Reboot", "dracut-disk", &RESTARTS);
+}
+
+/// The helper loads the installed system's own kernel, and it runs.
+#[test]
+fn matrix_dracut_installs_a_disk_and_starts_its_kernel() {
+    let markers = [
+        "--until=loaded .*BOOTX64.EFI",
+        "--until=the installed system's own kernel starts now",
+        "--until=IRONROOT-TINY-BOOTED.*payload=ok",
+    ];
+    installs_and("Kexec", "dracut-kexec", &markers);
+}
+
+/// The installed root has no modules for dracut's kernel: its own kernel is started, said so.
+#[test]
+fn matrix_dracut_installs_a_disk_whose_root_does_not_fit_this_kernel() {
+    let markers = [
+        "--until=its own kernel is started instead",
+        "--until=the installed system's own kernel starts now",
+        "--until=IRONROOT-TINY-BOOTED.*payload=ok",
+    ];
+    installs_and("Boot", "dracut-boot", &markers);
+}
+
+/// Installs the small system by the helper in dracut.
+#[track_caller]
+fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
+    let scenario = with_a_disk_for("tiny.raw.zst", work, 256 << 20);
+    let mut config = installation("tiny.raw.zst");
+    config["then"] = then.into();
+    let words = served(&scenario, &config);
+    installs(Initrd("bookworm-networkd"), &scenario, &words, markers);
     let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
     let image = std::fs::read(lab("tiny.raw")).unwrap();
     // The partitions; the tables are the disk's own.
@@ -157,6 +181,16 @@ fn matrix_dracut_installs_a_disk_and_restarts() {
     assert_eq!(disk[..446], image[..446], "the boot code");
 }
 
+/// A machine with a blank disk of `size` bytes, and `image` on its server.
+fn with_a_disk_for(image: &str, work: &'static str, size: u64) -> Scenario {
+    let scenario = Scenario::new("memory-initrd", &["--work", work, "--image", image]);
+    let _ = std::fs::remove_dir_all(scenario.file(""));
+    std::fs::create_dir_all(scenario.file("www")).unwrap();
+    let disk = std::fs::File::create(scenario.file("disk.raw")).unwrap();
+    disk.set_len(size).unwrap();
+    scenario
+}
+
 fn installation(image: &str) -> Value {
     json!({
         "apiVersion": "ironroot.dev/v1alpha1",
@@ -166,14 +200,10 @@ fn installation(image: &str) -> Value {
     })
 }
 
-/// Installs until the machine restarts; the console.
+/// Installs until `markers` were seen; the console.
 #[track_caller]
-fn installs(initrd: Initrd, scenario: &Scenario, words: &str) -> String {
-    let markers = [
-        "--until=done: the machine restarts now",
-        "--until=reboot: Restarting system",
-    ];
-    let console = initrd.boot(scenario, words, &markers).good();
+fn installs(initrd: Initrd, scenario: &Scenario, words: &str, markers: &[&str]) -> String {
+    let console = initrd.boot(scenario, words, markers).good();
     assert!(!console.contains("FAILED"), "{console}");
     console
 }
@@ -189,14 +219,7 @@ ExecStart=/bin/sh -c 'p=/var/lib/kubelet; n=$(cat $p/count 2>/dev/null || echo 0
 #[track_caller]
 fn installs_debian_with_a_preserved_path(name: &'static str, work: &'static str) {
     let initrd = Initrd(name);
-    let scenario = Scenario::new(
-        "memory-initrd",
-        &["--work", work, "--image", "debian.raw.zst"],
-    );
-    let _ = std::fs::remove_dir_all(scenario.file(""));
-    std::fs::create_dir_all(scenario.file("www")).unwrap();
-    let disk = std::fs::File::create(scenario.file("disk.raw")).unwrap();
-    disk.set_len(760 << 20).unwrap();
+    let scenario = with_a_disk_for("debian.raw.zst", work, 760 << 20);
     for generation in [1, 2] {
         let mut config = installation("debian.raw.zst");
         config["metadata"] = json!({ "claim": "a/1", "generation": generation });
@@ -212,7 +235,7 @@ fn installs_debian_with_a_preserved_path(name: &'static str, work: &'static str)
             "subdir": "kubelet", "options": ["noexec"],
         }]);
         let words = served(&scenario, &config);
-        installs(initrd, &scenario, &words);
+        installs(initrd, &scenario, &words, &RESTARTS);
         let more = [
             "--firmware=uefi",
             "--net=none",

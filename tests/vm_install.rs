@@ -201,6 +201,24 @@ fn a_config_server_that_never_answers_ends_in_code_11_and_on_failure() {
     assert!(is_blank(&disk));
 }
 
+/// The machine that was installed under one policy is told by another to leave its disk alone, and boots from it.
+#[test]
+fn matrix_policy_none_restarts_into_the_installed_disk_and_writes_nothing() {
+    let work = ["--work", "policy-none", "--disk-size", "512M"];
+    let booted = "--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok";
+    let install = Scenario::new("tiny-uefi", &work);
+    install.boot(false, &[booted]).good();
+    let before = disk_hash(&install);
+    // The network stands first in the boot order.
+    let none = Scenario::new("none-uefi", &work);
+    let markers = ["--until=bootPolicy is None", "--until=next, once", booted];
+    let console = none.boot(true, &markers).good();
+    assert!(!console.contains("ERASE"), "{console}");
+    assert_eq!(console.matches("ironroot: starting (").count(), 1);
+    // The small system mounts its root for reading only.
+    assert_eq!(disk_hash(&install), before);
+}
+
 /// Every bus with every compression: run by scripts/test --all.
 #[test]
 fn matrix_uefi_every_bus_and_format() {
@@ -225,6 +243,18 @@ fn matrix_uefi_every_bus_and_format() {
 
 /// Installs an image that is a disk of the machine, and starts it without a restart.
 fn started_from_here(image: &str, files: &str, target: &Path, markers: &[&str]) -> String {
+    installed_then("Boot", "", image, files, target, markers)
+}
+
+/// Installs an image that is a disk of the machine, with more words on the kernel's command line.
+fn installed_then(
+    then: &str,
+    more_words: &str,
+    image: &str,
+    files: &str,
+    target: &Path,
+    markers: &[&str],
+) -> String {
     fs::File::create(target)
         .unwrap()
         .set_len(640 << 20)
@@ -232,11 +262,11 @@ fn started_from_here(image: &str, files: &str, target: &Path, markers: &[&str]) 
     let sums = fs::read_to_string(lab(&format!("{image}.sha256"))).unwrap();
     let digest = sums.split_whitespace().next().unwrap();
     let config = format!(
-        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"/dev/vda","digest":"sha256:{digest}"}},"disk":{{"select":{{"serial":"direct-disk"}},"files":[{files}]}},"then":"Boot"}}"#
+        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"/dev/vda","digest":"sha256:{digest}"}},"disk":{{"select":{{"serial":"direct-disk"}},"files":[{files}]}},"then":"{then}"}}"#
     );
     let words = format!(
-        "ip=off ironroot.config=data:,{}",
-        config.replace('"', "%22")
+        "ip=off {more_words} ironroot.config=data:,{}",
+        config.replace('"', "%22").replace(' ', "%20")
     );
     let source = format!(
         "--disk={},bus=virtio,serial=source,readonly",
@@ -293,4 +323,30 @@ fn a_root_with_modules_for_this_kernel_runs_without_a_restart() {
     ];
     let target = folder.path().join("disk.raw");
     started_from_here("tiny.raw", &file, &target, &markers);
+}
+
+/// What cannot be loaded is no reason to stay: the machine restarts, and its firmware starts the disk.
+fn restarts_instead(words: &str, files: &str, marker: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("disk.raw");
+    let markers = [
+        marker,
+        "--until=the run goes on without it",
+        "--until=done: the machine restarts now",
+        "--wait-end",
+    ];
+    installed_then("Kexec", words, "tiny.raw", files, &target, &markers);
+}
+
+#[test]
+fn a_file_that_is_no_kernel_is_not_started_and_the_machine_restarts() {
+    let files = r#"{"path":"/boot/loader/entries/a.conf","contents":"linux /no-kernel%0a"},{"path":"/no-kernel","contents":"x"}"#;
+    let marker = "--until=loading /no-kernel of /boot/loader/entries/a.conf: .*";
+    restarts_instead("", files, marker);
+}
+
+#[test]
+fn matrix_a_locked_down_kernel_loads_no_other_and_the_machine_restarts() {
+    let marker = "--until=loading .*BOOTX64.EFI.*: Operation not permitted";
+    restarts_instead("lockdown=integrity", "", marker);
 }

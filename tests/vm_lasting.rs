@@ -14,7 +14,7 @@ mod machine;
 
 use std::path::Path;
 
-use machine::{Direct, lab};
+use machine::{Direct, fact, lab};
 use serde_json::{Value, json};
 
 /// Counts boots on two of the paths, says how they are mounted, and switches off.
@@ -54,9 +54,7 @@ fn config(generation: u32) -> Value {
 
 /// Boots the machine over the network, so to speak, until the installed system has switched it off.
 fn boot(folder: &Path, generation: u32, marker: &str) -> String {
-    let config = config(generation).to_string();
-    let file = folder.join("config.json");
-    std::fs::write(&file, &config).unwrap();
+    let packed = machine::with_config(folder, &config(generation));
     let target = folder.join("state.raw");
     if !target.exists() {
         let disk = std::fs::File::create(&target).unwrap();
@@ -66,8 +64,6 @@ fn boot(folder: &Path, generation: u32, marker: &str) -> String {
     if !image.exists() {
         std::fs::copy(lab("debian.raw"), &image).unwrap();
     }
-    let packed = folder.join("config.cpio");
-    pack(folder, &packed);
     let disk = format!("--disk={},bus=virtio,serial=state", target.display());
     let until = format!("--until={marker}");
     let words = "ip=off ironroot.on-failure=poweroff ironroot.config=/config.json";
@@ -81,36 +77,6 @@ fn boot(folder: &Path, generation: u32, marker: &str) -> String {
             "--wait-end",
         ])
         .good()
-}
-
-/// The lab's initramfs with the config behind it, where the kernel looks for another archive.
-fn pack(folder: &Path, to: &Path) {
-    let script = format!(
-        "cd {} && cp {} {} && truncate -s %4 {} && echo config.json | cpio -o -H newc --quiet -R 0:0 >>{}",
-        folder.display(),
-        machine::initramfs().display(),
-        to.display(),
-        to.display(),
-        to.display()
-    );
-    let out = std::process::Command::new("sh")
-        .args(["-ec", &script])
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "{out:?}");
-}
-
-#[track_caller]
-fn fact<'a>(console: &'a str, key: &str) -> &'a str {
-    let found = console.lines().find_map(|line| {
-        line.split_once("IRONROOT-FACT ")?
-            .1
-            .strip_prefix(key)?
-            .strip_prefix(' ')
-    });
-    found
-        .unwrap_or_else(|| panic!("no {key} in: {console}"))
-        .trim()
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A tree of a real distribution becomes the disk of a UEFI machine over the network, and boots from it by its own
-//! kernel. Needs root and the artifacts of `scripts/lab`.
+//! A tree of a real distribution becomes the disk of a UEFI or a BIOS machine over the network, and boots from it by
+//! its own kernel. Needs root and the artifacts of `scripts/lab`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 #[path = "support/machine.rs"]
@@ -57,4 +57,30 @@ fn a_squashfs_becomes_a_uefi_disk_that_reaches_multi_user() {
     let console = scenario.boot(true, &again).good();
     assert!(!console.contains("ERASE"), "{console}");
     assert!(disk_hash(&scenario) == before, "the second boot wrote");
+}
+
+#[test]
+fn a_squashfs_becomes_a_bios_disk_that_reaches_multi_user_by_its_own_grub() {
+    let scenario = Scenario::new("tree-bios", &["--disk-size", "2G"]);
+    let markers = [
+        "--timeout=400",
+        "--until=boots by GRUB for i386-pc: kernel 6",
+        "--until=ironroot: installed: ",
+    ];
+    scenario.boot(false, &markers).good();
+    let output = Command::new("sgdisk")
+        .arg("-v")
+        .arg(scenario.file("disk.raw"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("No problems found"), "{text}");
+    // From the disk, by SeaBIOS, the code in LBA 0, GRUB and the tree's own kernel and initrd.
+    let markers = [
+        "--timeout=400",
+        "--boot=disk",
+        "--until=IRONROOT-DEMO-MULTI-USER-REACHED.*root=/dev/vda2.*failed=..",
+    ];
+    let console = scenario.boot(true, &markers).good();
+    assert!(!console.contains("ironroot: starting"), "{console}");
 }

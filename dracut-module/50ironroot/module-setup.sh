@@ -23,6 +23,7 @@ installkernel() {
     # Whatever machine builds the initrd, another one boots it.
     hostonly='' instmods overlay squashfs erofs loop zram lzo-rle zstd ext4 xfs btrfs vfat "=fs/nls" efivarfs \
         crc32c crc32 virtio_pci virtio_blk virtio_scsi virtio_net nvme ahci sd_mod dm_mod \
+        dm_crypt algif_skcipher xts essiv cbc ecb aes_generic sha256_generic sha512_generic \
         "=drivers/net/ethernet" "=drivers/ata" "=drivers/scsi"
     return 0
 }
@@ -40,6 +41,8 @@ install_tools() {
     done <"${DRACUT_TMPDIR:-$initdir}/ironroot-tools"
     rm -f "${DRACUT_TMPDIR:-$initdir}/ironroot-tools"
     inst_multiple -o /etc/mke2fs.conf
+    # The C library opens it when a thread of cryptsetup ends; no program names it.
+    inst_libdir_file "libgcc_s.so*"
 }
 
 install() {

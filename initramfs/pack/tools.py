@@ -26,10 +26,21 @@ def add_program(archive, path):
     archive.file(str(real), real.read_bytes(), 0o755)
     if real.name != path.name:
         archive.symlink(f"/usr/sbin/{path.name}", str(real))
-    for library in libraries(real):
+    for library in [*libraries(real), *opened_later(real)]:
         # The directory is resolved, the name is kept: the loader looks for the soname.
         place = library.parent.resolve() / library.name
         archive.file(str(place), library.read_bytes(), 0o755)
+
+
+def opened_later(program):
+    """What the C library opens when a thread ends (pthread_exit(3)), which ldd does not see: cryptsetup's do."""
+    if program.name != "cryptsetup":
+        return
+    beside = {library.parent for library in libraries(program) if library.name.startswith("libc.so")}
+    for directory in sorted(beside):
+        library = directory / "libgcc_s.so.1"
+        if library.exists():
+            yield library
 
 
 def libraries(program):

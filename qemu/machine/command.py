@@ -69,16 +69,38 @@ def network(o):
 def disks(o):
     line = ["-device", "virtio-scsi-pci,id=scsi0"] if any(d.bus == "scsi" for d in o.disk) else []
     for number, disk in enumerate(o.disk):
-        drive = f"if=none,id=d{number},format={disk.format},file={disk.file},cache={disk.cache},discard=unmap"
-        if disk.readonly:
-            drive += ",readonly=on"
+        shared = [d.file for d in o.disk].count(disk.file) > 1
+        line += logged(number, disk) if disk.log else drive(number, disk, shared)
         model = {"virtio": "virtio-blk-pci", "nvme": "nvme", "scsi": "scsi-hd,bus=scsi0.0"}[disk.bus]
         # NVMe cannot do without a serial number.
         serial = disk.serial or (f"disk{number}" if disk.bus == "nvme" else "")
         device = f"{model},drive=d{number},logical_block_size={disk.sector},physical_block_size={disk.sector}"
         if serial:
             device += f",serial={serial}"
+        if disk.wwn:
+            device += f",wwn={disk.wwn}"
+        if shared:
+            device += ",share-rw=on"
         if o.boot != "nvram" and not o.kernel:
             device += f",bootindex={10 + number}"
-        line += ["-drive", drive, "-device", device]
+        line += ["-device", device]
     return line
+
+
+def drive(number, disk, shared):
+    text = f"if=none,id=d{number},format={disk.format},file={disk.file},cache={disk.cache},discard=unmap"
+    if disk.readonly:
+        text += ",readonly=on"
+    if shared:
+        text += ",file.locking=off"
+    return ["-drive", text]
+
+
+def logged(number, disk):
+    # The log is what counts: it must have the flushes, the files need none.
+    with open(disk.log, "wb"):
+        pass
+    line = []
+    for node, file in (("f", disk.file), ("l", disk.log)):
+        line += ["-blockdev", f"driver=file,node-name={node}{number},filename={file},cache.no-flush=on,discard=unmap"]
+    return line + ["-blockdev", f"driver=blklogwrites,node-name=d{number},file=f{number},log=l{number},log-sector-size=512,discard=unmap"]

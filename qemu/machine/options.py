@@ -17,6 +17,9 @@ class Disk:
     # The host's page cache outlives QEMU, so skipping its flushes loses nothing here and saves time.
     cache: str = "unsafe"
     readonly: bool = False
+    # Every write and flush goes there too, in order and in the format of dm-log-writes.
+    log: str = ""
+    wwn: str = ""
 
 
 def disk(text):
@@ -24,8 +27,8 @@ def disk(text):
     made = Disk(file)
     for word in words:
         key, equals, value = word.partition("=")
-        if key not in ("bus", "serial", "sector", "format", "cache", "readonly"):
-            raise argparse.ArgumentTypeError(f"unknown key {key!r} (known: bus serial sector format cache readonly)")
+        if key not in ("bus", "serial", "sector", "format", "cache", "readonly", "log", "wwn"):
+            raise argparse.ArgumentTypeError(f"unknown key {key!r} (known: bus serial sector format cache readonly log wwn)")
         setattr(made, key, value if equals else True)
     if made.bus not in BUSES:
         raise argparse.ArgumentTypeError(f"unknown bus {made.bus!r} (known: {' '.join(BUSES)})")
@@ -47,7 +50,7 @@ def parse():
     m.add_argument("--memory", default="1024", metavar="MIB")
     m.add_argument("--cpus", default="1")
     m.add_argument("--smbios", default=None, metavar="uuid=U,serial=S", help="what the firmware says of the machine")
-    m.add_argument("--disk", type=disk, action="append", default=[], metavar="FILE,bus=B,serial=S,sector=N,readonly", help="bus: virtio, nvme, scsi; sector: 512, 4096; also format=, cache= (repeatable)")
+    m.add_argument("--disk", type=disk, action="append", default=[], metavar="FILE,bus=B,serial=S,sector=N,readonly", help="bus: virtio, nvme, scsi; sector: 512, 4096; log=FILE takes every write and flush (dm-log-writes); also wwn= (scsi), format=, cache= (repeatable). Two that name one file are two paths to it")
     m.add_argument("--qemu", action="append", default=[], metavar="ARG", help="one more argument for QEMU as it is (repeatable; write --qemu=-device --qemu=…)")
 
     n = p.add_argument_group("network and boot")

@@ -487,9 +487,10 @@ pub struct Preserve {
     /// Which file system a blank source gets, and any other must have: `ext4`, `xfs`, `vfat`. Default: ext4 for
     /// a blank one, any for another.
     pub filesystem: Option<String>,
-    /// Size of the partition that is made on free space where the source is missing.
-    pub create: Option<SizeText>,
-    /// How an encrypted source is opened.
+    /// Size of the partition that is made on free space where no partition has the source's `partlabel`. `source.disk`
+    /// says on which disk; default: the only one. Default: none is made.
+    pub create: Option<ByteSize>,
+    /// How an encrypted source is opened. Default: it is not encrypted.
     pub luks: Option<Luks>,
     /// Whether the image's content fills it at first use.
     #[serde(default)]
@@ -526,7 +527,7 @@ pub enum OtherClaim {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Luks {
-    /// Path of the key file in the initrd.
+    /// Path of the key file in the initrd. All of its bytes are the key, a newline at the end too.
     pub key_file: String,
 }
 

@@ -142,6 +142,13 @@ fn read_disk(root: &Path, disk: &Disk, blanks: bool) -> Read {
     if blanks {
         contents.look_for_blanks(&file, disk, &table);
     }
+    // A mark is the first that is written. Where nothing else is on the disk, one that was cut off half-way has
+    // erased nothing, and the disk is as blank as it was.
+    let blank = table == Table::None && contents.found.is_empty() && contents.unreadable.is_none();
+    let found = match found {
+        Err(record::Unreadable::Checksum) if blank => Ok(None),
+        found => found,
+    };
     Read {
         record: record::judge(found, &table, disk),
         contents: contents.found,
@@ -284,6 +291,24 @@ mod tests {
             "{:?}",
             disk.record
         );
+    }
+
+    #[test]
+    fn a_mark_that_was_cut_off_on_a_blank_disk_leaves_it_blank() {
+        let f = Fixture::new();
+        f.disk("vda", "pci/virtio0", "254:0", 8192);
+        let mark = record::encode(&Record {
+            state: State::Mark,
+            identity: RecordIdentity::default(),
+            disk: DiskIdentity::default(),
+        });
+        put(&f, "vda", record::OFFSET, &mark.unwrap()[..2048]);
+        let disk = probed(&f).remove(0);
+        assert_eq!((disk.record, disk.contents), (RecordFound::None, vec![]));
+        // With anything beside it somebody has to decide.
+        put(&f, "vda", 0, b"XFSB");
+        let disk = probed(&f).remove(0);
+        assert!(matches!(disk.record, RecordFound::Foreign { .. }));
     }
 
     #[test]

@@ -60,20 +60,7 @@ pub fn without_disks(root: &Path) -> Facts {
         now: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
-        guids: new_guids(),
     }
-}
-
-/// How many new GUIDs a plan may take.
-const NEW_GUIDS: usize = 4;
-
-/// GUIDs of the kernel's making (drivers/char/random.c: a new version 4 UUID at each reading). Empty where it makes
-/// none; whoever needs them refuses then.
-fn new_guids() -> Vec<String> {
-    (0..NEW_GUIDS)
-        .map_while(|_| std::fs::read_to_string("/proc/sys/kernel/random/uuid").ok())
-        .map(|text| text.trim().to_lowercase())
-        .collect()
 }
 
 /// Everything the planner may know. Deserializable, so that a test case is a JSON file.
@@ -96,8 +83,6 @@ pub struct Facts {
     pub seed: seed::Seed,
     /// Seconds since 1970, for the record: the planner has no clock of its own.
     pub now: u64,
-    /// GUIDs that nobody else has, for a new table: the planner has no randomness of its own.
-    pub guids: Vec<String>,
 }
 
 /// Where this program runs, which decides how a session from memory can begin.
@@ -518,4 +503,10 @@ pub struct RecordIdentity {
     /// three: the old one, the one of kept partitions, the new one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<u32>,
+    /// What the `disk` section said that shapes the system; `None` where that was not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sections: Option<Sections>,
 }
+
+/// Keys of the `disk` section, each with a short digest of what it said. A key that was not given is not there.
+pub type Sections = std::collections::BTreeMap<String, String>;

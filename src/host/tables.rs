@@ -44,10 +44,16 @@ pub struct Gpt {
     pub protective: bool,
     /// The copy at the head.
     pub primary: CopyState,
+    /// Where that copy ends, its entries included; zero where it is not valid.
+    #[serde(default)]
+    pub primary_end: Bytes,
     /// The copy that the primary points to; where there is no primary, the one in the last sector.
     pub backup: CopyState,
     /// Both copies are valid and say the same.
     pub copies_agree: bool,
+    /// What the backup lists, where both copies are valid and differ: the partitions here are the primary's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup_lists: Option<Vec<TablePartition>>,
     /// The backup's header is in the last sector of the disk (it is not after a disk has grown).
     pub backup_at_end: bool,
     /// First and last block that partitions may use.

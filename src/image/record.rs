@@ -6,14 +6,14 @@
 //! ```text
 //!     0  16  magic
 //!    16   2  format, little-endian: 1
-//!    18   1  state: 1 mark, 2 record
-//!    19   1  zero
+//!    18   2  state: 01 00 mark, 02 00 record, 03 5a sealed record
 //!    20   4  length of the payload, little-endian
 //!    24      payload: JSON, at most 3584 bytes; then zeros
-//!  4064  32  SHA-256 of everything before
+//!  4064  32  SHA-256 of everything before, the state of a sealed record taken as 02 00
 //! ```
 //!
-//! The digest makes a torn write (some sectors new, some old) no record. The fields of format 1 are
+//! The digest makes a torn write (some sectors new, some old) no record. A record and the same one sealed differ in
+//! two bytes of one sector only, so that a torn write of the seal is one of both. The fields of format 1 are
 //! frozen; a reader passes over fields that it does not know, so a later version may add some, and
 //! raises the format when one changes its meaning.
 
@@ -22,7 +22,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{Class, Failure, Result, printable};
 use crate::host::tables::Table;
-use crate::host::{Disk, RecordFound, RecordIdentity};
+use crate::host::{Disk, RecordFound, RecordIdentity, Sections};
 use crate::units::{MIB, SectorSize};
 
 /// Byte offset of the area on the disk.
@@ -32,6 +32,7 @@ pub const SIZE: usize = 4096;
 
 const MAGIC: &[u8; 16] = b"ironroot record\n";
 const FORMAT: u16 = 1;
+const STATE_AT: usize = 18;
 const PAYLOAD_AT: usize = 24;
 const PAYLOAD_LIMIT: usize = 3584;
 const DIGEST_AT: usize = SIZE - 32;
@@ -43,6 +44,18 @@ pub enum State {
     Mark,
     /// Written with the table, before LBA 0.
     Record,
+    /// The same, written again when LBA 0 was on the medium: the system was complete once.
+    Sealed,
+}
+
+impl State {
+    const fn bytes(self) -> [u8; 2] {
+        match self {
+            State::Mark => [1, 0],
+            State::Record => [2, 0],
+            State::Sealed => [3, 0x5a],
+        }
+    }
 }
 
 /// A mark or a record.
@@ -59,12 +72,16 @@ pub struct Record {
 impl Record {
     /// The same, as long as LBA 0, which is written after the record and commits it, is not there: an
     /// installation that was cut off between the two is under way still, and may be finished like any other.
-    /// Only a sector of zeros, as the installation made it, says so; one that was damaged does not.
+    /// Only a sector of zeros, as the installation made it, says so; one that was damaged does not. Nor does one
+    /// beside a sealed record: somebody else has zeroed it since, and the rest may be in use.
     #[must_use]
     pub fn committed_by(self, lba0: &[u8]) -> Record {
         let cleared = !lba0.is_empty() && lba0.iter().all(|byte| *byte == 0);
         Record {
-            state: if cleared { State::Mark } else { self.state },
+            state: match self.state {
+                State::Record if cleared => State::Mark,
+                state => state,
+            },
             ..self
         }
     }
@@ -119,6 +136,9 @@ struct Payload {
     time: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kept: Vec<u32>,
+    /// What the `disk` section said, a digest for each key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<Sections>,
     #[serde(skip_serializing_if = "Option::is_none")]
     disk_guid: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,6 +175,7 @@ pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
         version,
         time,
         kept,
+        sections,
     } = record.identity.clone();
     let DiskIdentity {
         disk_guid,
@@ -162,21 +183,30 @@ pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
         wwn,
         serial,
     } = record.disk.clone();
-    let payload = Payload {
+    let mut payload = Payload {
         identity,
         claim,
         image,
         version,
         time,
         kept,
+        disk: sections,
         disk_guid,
         mbr_signature,
         wwn,
         serial,
     };
-    let json = serde_json::to_vec(&payload).map_err(|e| {
-        Failure::new(Class::Bug, "writing the installation record as JSON").caused_by(e)
-    })?;
+    let text = |payload: &Payload| {
+        serde_json::to_vec(payload).map_err(|e| {
+            Failure::new(Class::Bug, "writing the installation record as JSON").caused_by(e)
+        })
+    };
+    let mut json = text(&payload)?;
+    if json.len() > PAYLOAD_LIMIT {
+        // Only what is reported about it later is lost.
+        payload.disk = None;
+        json = text(&payload)?;
+    }
     if json.len() > PAYLOAD_LIMIT {
         return Err(Failure::new(
             Class::Config,
@@ -191,22 +221,30 @@ pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
         .hint("shorten metadata.claim, or give image.digest, which is then recorded instead of the URL"));
     }
     let length = u32::try_from(json.len()).unwrap_or(u32::MAX);
-    let state: u8 = match record.state {
-        State::Mark => 1,
-        State::Record => 2,
+    let digested = match record.state {
+        State::Mark => State::Mark,
+        State::Record | State::Sealed => State::Record,
     };
     let mut content = Vec::with_capacity(SIZE);
     content.extend_from_slice(MAGIC);
     content.extend_from_slice(&FORMAT.to_le_bytes());
-    content.extend_from_slice(&[state, 0]);
+    content.extend_from_slice(&digested.bytes());
     content.extend_from_slice(&length.to_le_bytes());
     content.extend_from_slice(&json);
     content.resize(DIGEST_AT, 0);
     let digest = Sha256::digest(&content);
     content.extend_from_slice(&digest);
+    set_state(&mut content, record.state);
     content
         .try_into()
         .map_err(|_| Failure::new(Class::Bug, "the installation record has the wrong size"))
+}
+
+fn set_state(content: &mut [u8], state: State) {
+    let place = content.get_mut(STATE_AT..).unwrap_or_default();
+    for (to, from) in place.iter_mut().zip(state.bytes()) {
+        *to = from;
+    }
 }
 
 /// Reads an area; `None` where it does not begin as ours.
@@ -217,7 +255,12 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
     let (Some(content), Some(digest)) = (area.get(..DIGEST_AT), area.get(DIGEST_AT..SIZE)) else {
         return Err(Unreadable::Short(area.len()));
     };
-    if Sha256::digest(content).as_slice() != digest {
+    let sealed = content.get(STATE_AT..STATE_AT + 2) == Some(&State::Sealed.bytes());
+    let mut content = content.to_vec();
+    if sealed {
+        set_state(&mut content, State::Record);
+    }
+    if Sha256::digest(&content).as_slice() != digest {
         return Err(Unreadable::Checksum);
     }
     let wrong = |what: &str| Unreadable::Content(what.to_owned());
@@ -233,6 +276,7 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
     }
     let state = match state {
         1 => State::Mark,
+        2 if sealed => State::Sealed,
         2 => State::Record,
         _ => return Err(wrong("neither a mark nor a record")),
     };
@@ -247,6 +291,7 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
         version,
         time,
         kept,
+        disk,
         disk_guid,
         mbr_signature,
         wwn,
@@ -261,6 +306,7 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
             version,
             time,
             kept,
+            sections: disk,
         },
         disk: DiskIdentity {
             disk_guid,
@@ -299,7 +345,7 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
     };
     let mut misfit = differs("wwn", wwn.as_ref(), disk.wwn.as_ref())
         .or_else(|| differs("serial number", serial.as_ref(), disk.serial.as_ref()));
-    if record.state == State::Record {
+    if record.state != State::Mark {
         let sector = disk.sector.unwrap_or(SectorSize::S512);
         misfit = misfit
             .or_else(|| table.why_not_whole(sector))
@@ -314,11 +360,11 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
         (Some(why), State::Mark) => RecordFound::Foreign {
             why: format!("the mark of an unfinished installation does not count: {why}"),
         },
-        (Some(why), State::Record) => RecordFound::Foreign {
+        (Some(why), State::Record | State::Sealed) => RecordFound::Foreign {
             why: format!("the record does not count: {why}"),
         },
         (None, State::Mark) => RecordFound::Mark(record.identity),
-        (None, State::Record) => RecordFound::Installed(record.identity),
+        (None, State::Record | State::Sealed) => RecordFound::Installed(record.identity),
     }
 }
 

@@ -28,6 +28,7 @@ pub fn leave_alone(facts: &Facts) -> Plan {
         identity: String::new(),
         steps,
         notes: vec![],
+        drift: Vec::new(),
     }
 }
 

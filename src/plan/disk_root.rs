@@ -6,9 +6,9 @@ use super::layout::Shape;
 use super::refusal::{Refusal, summary};
 use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, keep, memory_root, preserve, target, tree_root};
+use super::{Plan, clear, drift, keep, memory_root, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
-use crate::config::wire::{BootPolicy, Efi, Overwrite, RecordPolicy, Wipe};
+use crate::config::wire::{BootPolicy, Efi, Guids, Overwrite, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
 use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
 use crate::image::record::DiskIdentity;
@@ -29,7 +29,7 @@ pub fn install(
         return Err(refusal);
     }
     let decision = keep::decide(&install.keep, disk);
-    let kept = decision.as_ref().map_or(&[][..], |d| d.kept.as_slice());
+    let kept = decision.as_ref().ok().map(|d| d.kept.as_slice());
     may_overwrite(install.overwrite, disk, &identity, kept)?;
     let keep::Decision {
         kept,
@@ -52,24 +52,35 @@ pub fn install(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         time: facts.now,
         kept: kept.iter().map(|p| p.number).collect(),
+        sections: Some(install.sections.clone()),
     };
     let keep_record = (install.record == RecordPolicy::Required).then(|| record.clone());
     let kept_now = kept.clone();
     let (mut steps, more) = take(disk, &target, facts)?;
     notes.extend(more);
+    let mut shape = shape(install, facts, &identity, kept.clone(), &mut notes);
     if tree_root::is_wanted(install) {
-        let lasting = preserve::lasting::decide(request, facts, disk, &[], &[])?;
+        let root_size = tree_root::root_size(&mut shape.add);
+        // They are new in any case, and the tree is told them before the table is made.
+        shape.guids = Guids::Keep;
+        let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         let keep_paths = keep_paths(lasting);
+        let beside = tree_root::Beside {
+            shape: &shape,
+            first,
+            root_size,
+            open: kept_of(keep_paths.as_ref()),
+            keep_paths,
+        };
         steps.extend(tree_root::steps(
             install,
             facts,
             (disk, &target),
             record,
-            keep_paths,
+            beside,
         )?);
     } else {
-        let shape = shape(install, facts, &identity, kept.clone(), &mut notes);
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
@@ -110,6 +121,7 @@ pub fn install(
         identity,
         steps,
         notes,
+        drift: Vec::new(),
     })
 }
 
@@ -244,19 +256,24 @@ fn work_on_partitions(shape: &Shape, install: &DiskInstall, keep_paths: Option<S
     if work.is_empty() && shape.add.is_empty() {
         return work;
     }
-    let kept = match work.last() {
-        Some(Step::KeepPaths { sources, .. }) => sources
-            .iter()
-            .filter_map(|source| match source.on_target {
-                Some(Named::Number(number)) => Some(number),
-                Some(Named::Label(_)) | None => None,
-            })
-            .collect(),
-        _ => Vec::new(),
-    };
+    let kept = kept_of(work.last());
     std::iter::once(Step::OpenPartitions { kept })
         .chain(work)
         .chain([Step::ClosePartitions])
+        .collect()
+}
+
+/// Numbers of the kept partitions on which a step provides paths.
+fn kept_of(step: Option<&Step>) -> Vec<u32> {
+    let Some(Step::KeepPaths { sources, .. }) = step else {
+        return Vec::new();
+    };
+    sources
+        .iter()
+        .filter_map(|source| match source.on_target {
+            Some(Named::Number(number)) => Some(number),
+            Some(Named::Label(_)) | None => None,
+        })
         .collect()
 }
 
@@ -287,10 +304,15 @@ pub fn boot_installed(
     let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), vec![], required)
         .into_iter()
         .collect();
-    let kept = match &disk.record {
-        RecordFound::Installed(record) => record.kept.clone(),
-        RecordFound::None | RecordFound::Mark(_) | RecordFound::Foreign { .. } => Vec::new(),
+    let (kept, drift) = match &disk.record {
+        RecordFound::Installed(record) => {
+            (record.kept.clone(), drift::drift(&install.sections, record))
+        }
+        RecordFound::None | RecordFound::Mark(_) | RecordFound::Foreign { .. } => {
+            (Vec::new(), Vec::new())
+        }
     };
+    notes.extend(drift::note(&drift));
     steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start, kept)));
     let hand = match facts.machine.firmware {
         Firmware::Uefi if install.efi.boot_next => handoff(request.then),
@@ -315,6 +337,7 @@ pub fn boot_installed(
         identity: identity.to_owned(),
         steps,
         notes,
+        drift,
     }
 }
 
@@ -410,11 +433,12 @@ pub fn default_loader(arch: &str) -> Option<&'static str> {
     }
 }
 
+/// `kept`: what is kept; `None` where that is refused, which says more.
 fn may_overwrite(
     overwrite: Overwrite,
     disk: &Disk,
     identity: &str,
-    kept: &[TablePartition],
+    kept: Option<&[TablePartition]>,
 ) -> Result<(), Refusal> {
     let refuse = |found: Vec<String>, allow| {
         Err(Refusal::NotBlank {
@@ -431,9 +455,9 @@ fn may_overwrite(
             return Ok(());
         }
         RecordFound::Mark(mark) if target::is_cut_off(disk, identity) => {
-            if !keep::forgets_one(&disk.table, mark, kept) {
+            let Some(kept) = kept.filter(|kept| keep::forgets_one(&disk.table, mark, kept)) else {
                 return Ok(());
-            }
+            };
             let mut found = vec![
                 "this installation was cut off here while it kept partitions that `disk.keep` does not name any more".to_owned(),
             ];

@@ -10,6 +10,7 @@ use crate::config::request::Named;
 use crate::host::seed::guid_of;
 use crate::host::tables::{CopyState, Gpt, Table, TablePartition};
 use crate::host::{Disk, RecordFound, RecordIdentity};
+use crate::image::record;
 use crate::units::{Bytes, MIB, SectorSize};
 
 /// Room for 128 entries of 128 bytes: what the table that lists only the kept partitions has.
@@ -141,6 +142,16 @@ pub fn decide(patterns: &[Named], disk: &Disk) -> Result<Decision, Refusal> {
                 next,
             ));
         }
+    }
+    if !kept.is_empty() && gpt.primary_end.0 > record::OFFSET {
+        return Err(refuse(
+            format!(
+                "the entries of its GPT reach to byte {}, and the mark of an installation fills the 4 KiB from byte {} on: with the mark the copy at the head would be lost before there is another",
+                gpt.primary_end.0,
+                record::OFFSET
+            ),
+            "move the entries to their usual place first (sgdisk --move-main-table=2)",
+        ));
     }
     let mut notes: Vec<String> = doubtful.into_iter().collect();
     if kept.is_empty() {

@@ -84,6 +84,12 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
         (Some(_), MemoryMethod::Auto) => MemoryMethod::Overlay,
         (_, method) => method,
     };
+    let preserve::Decided {
+        partitions,
+        sources,
+        bindings: mut mounts,
+        notes,
+    } = preserve::decide(request, facts)?;
     let mut steps = vec![
         Step::OpenRoot {
             locations: image.locations.iter().map(ToString::to_string).collect(),
@@ -94,17 +100,14 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
             room,
         },
         Step::LoadRoot,
-        Step::MountRoot {
-            place: place.clone(),
-            verity: session.verity.clone(),
-            upper: upper.map(Box::new),
-        },
     ];
-    let preserve::Decided {
-        sources,
-        bindings: mut mounts,
-        notes,
-    } = preserve::decide(request, facts)?;
+    // The image is proven, and nothing on the disk is in use yet.
+    steps.extend(partitions);
+    steps.push(Step::MountRoot {
+        place: place.clone(),
+        verity: session.verity.clone(),
+        upper: upper.map(Box::new),
+    });
     let kept = mounts.len();
     steps.extend(sources);
     mounts.extend(session.scratch.iter().map(|path| {
@@ -150,6 +153,7 @@ pub fn session(request: &Request, session: &MemorySession, facts: &Facts) -> Res
         identity: identity::identity(request, image),
         steps,
         notes,
+        drift: Vec::new(),
     })
 }
 

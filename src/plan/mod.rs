@@ -7,6 +7,7 @@
 pub mod clear;
 pub mod disk_boot;
 pub mod disk_root;
+pub mod drift;
 pub mod identity;
 pub mod keep;
 pub mod layout;
@@ -38,8 +39,11 @@ pub struct Plan {
     pub identity: String,
     /// The steps.
     pub steps: Vec<Step>,
-    /// Differences that are reported and not acted on.
+    /// What the operator should know.
     pub notes: Vec<String>,
+    /// Keys of the config that differ from what was installed: reported, not acted on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drift: Vec<String>,
 }
 
 impl Plan {

@@ -2,6 +2,8 @@
 //! order of what is attached.
 
 mod candidates;
+mod contents;
+pub mod create;
 pub mod lasting;
 mod trouble;
 mod upper;
@@ -17,27 +19,15 @@ use crate::config::request::preserve::{MountFlags, NewFileSystem, Preserved, dep
 use crate::config::request::{Named, Request, Source};
 use crate::config::wire::{OtherClaim, PreserveKind, PreserveMethod, Seed};
 use crate::error::printable;
-use crate::host::signatures::UNKNOWN;
-use crate::host::tables::Table;
-use crate::host::{DevNum, Facts, Holder, RecordFound};
+use crate::host::{DevNum, Facts, Holder};
 use crate::image::record::DiskIdentity;
 use crate::units::Bytes;
 use candidates::Candidate;
+use contents::{Content, agreed};
 
+pub use contents::{Inside, UNFINISHED, inside};
 pub use trouble::Trouble;
 pub use upper::{Upper, upper};
-
-/// File systems that are mounted as sources, and the type under which the kernel knows them.
-const MOUNTABLE: [(&str, &str); 7] = [
-    // One driver for all three; ext4 without a journal is what the other two are.
-    ("ext4", "ext4"),
-    ("ext3", "ext4"),
-    ("ext2", "ext4"),
-    ("xfs", "xfs"),
-    ("btrfs", "btrfs"),
-    ("vfat", "vfat"),
-    ("f2fs", "f2fs"),
-];
 
 /// A systemd that finds this file mounted takes it for its own temporary one and fails to save it.
 const MACHINE_ID: &str = "/etc/machine-id";
@@ -60,16 +50,22 @@ pub struct SourceDevice {
     pub disk: DiskIdentity,
     /// How the config names it.
     pub wanted: String,
-    /// Type of the file system, as the kernel names it.
+    /// Type of the file system, as the kernel names it; `crypto_LUKS` where it is inside.
     pub filesystem: String,
-    /// UUID of the file system that was found: the opened device must have it.
+    /// UUID of the file system, or of the LUKS header, that was found: the opened device must have it.
     pub uuid: Option<String>,
     /// PARTUUID, where it is a partition of a table.
     pub partuuid: Option<String>,
     /// It is this partition of the disk that is installed: the kernel gives it another number meanwhile.
     pub on_target: Option<Named>,
+    /// It is this partition, which is made first: the kernel does not know it yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made: Option<String>,
     /// The device is blank and gets this file system.
     pub format: Option<NewFileSystem>,
+    /// It is encrypted, and the file system is inside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub luks: Option<Luks>,
     /// It is mounted read-only.
     pub read_only: bool,
     /// Options of the file system.
@@ -86,6 +82,18 @@ impl fmt::Display for SourceDevice {
         }
         write!(f, ", {})", self.dev)
     }
+}
+
+/// How an encrypted source is opened. Of the key, only the place of its file is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Luks {
+    /// The key file in the initrd.
+    pub key_file: PathBuf,
+    /// Name of the mapping.
+    pub name: String,
+    /// What may be inside.
+    pub inside: Inside,
 }
 
 /// How a preserved path is provided.
@@ -166,6 +174,8 @@ impl fmt::Display for Binding {
 /// Steps, and what is worth a warning.
 #[derive(Debug, Default)]
 pub struct Decided {
+    /// One step for each disk on which partitions are made, before the root is mounted.
+    pub partitions: Vec<Step>,
     /// One step for each source.
     pub sources: Vec<Step>,
     /// One step for each path, parents first.
@@ -189,9 +199,16 @@ fn decide_among(
     let devices = candidates::all(facts);
     let mut found: Vec<Result<&Candidate<'_>, Trouble>> = entries
         .iter()
-        .map(|entry| candidates::find(&entry.source, &devices, facts))
+        .map(|entry| candidates::find(entry, &devices, facts))
         .collect();
+    for (entry, slot) in entries.iter().zip(&mut found) {
+        let elsewhere = slot.as_ref().ok();
+        if let Some(trouble) = elsewhere.and_then(|d| create::is_elsewhere(entry, d.disk, facts)) {
+            *slot = Err(trouble);
+        }
+    }
     overlaps(entries, &mut found);
+    let made = create::decide(entries, &mut found, facts);
     let mut decided = Decided::default();
     for device in &devices {
         let users: Vec<(usize, &Preserved)> = entries
@@ -222,7 +239,33 @@ fn decide_among(
             }
         }
     }
-    for (entry, found) in entries.iter().zip(&found) {
+    let sources = made.sources(entries, decided.sources.len());
+    decided.partitions = made
+        .disks
+        .into_iter()
+        .map(|partitions| Step::AddPartitions {
+            partitions: Box::new(partitions),
+        })
+        .collect();
+    let mut on_new = vec![None; entries.len()];
+    for (source, users) in sources {
+        for i in users {
+            if let Some(slot) = on_new.get_mut(i) {
+                *slot = Some(source.number);
+            }
+        }
+        decided.sources.push(Step::OpenSource {
+            source: Box::new(source),
+        });
+    }
+    for ((entry, found), new) in entries.iter().zip(&found).zip(on_new) {
+        if let Some(number) = new {
+            let step = Step::Preserve {
+                binding: Box::new(binding_of(request, entry, number)),
+            };
+            decided.bindings.push((entry.target.clone(), step));
+            continue;
+        }
         let writes = !entry.options.flags.read_only;
         let device = match found {
             Ok(device) if device.disk.read_only && writes => {
@@ -333,8 +376,12 @@ fn source(
     if let Some(holder) = holder {
         return Err(Trouble::InUse(holder.to_string()));
     }
-    let wanted_fs = agreed(users)?;
-    let (filesystem, uuid, format) = file_system(device, users, wanted_fs)?;
+    let agreed = agreed(users)?;
+    let Content {
+        filesystem,
+        uuid,
+        format,
+    } = contents::of(device, &agreed)?;
     let mut options: Vec<String> = Vec::new();
     for word in users.iter().flat_map(|(_, u)| &u.options.file_system) {
         if !options.iter().any(|o| o == word) {
@@ -363,76 +410,13 @@ fn source(
         uuid,
         partuuid: device.partuuid(),
         on_target: None,
+        made: None,
         format,
+        luks: agreed.luks(number),
         read_only,
         options,
         required: users.iter().any(|(_, u)| u.required),
     })
-}
-
-/// The one file system that all users want.
-fn agreed(users: &[(usize, &Preserved)]) -> Result<Option<NewFileSystem>, Trouble> {
-    let mut wanted: Option<NewFileSystem> = None;
-    for fs in users.iter().filter_map(|(_, u)| u.filesystem) {
-        match wanted {
-            Some(other) if other != fs => {
-                return Err(Trouble::Conflict(format!(
-                    "one entry wants {} there and another {}",
-                    other.name(),
-                    fs.name()
-                )));
-            }
-            _ => wanted = Some(fs),
-        }
-    }
-    Ok(wanted)
-}
-
-type FileSystem = (String, Option<String>, Option<NewFileSystem>);
-
-fn file_system(
-    device: &Candidate<'_>,
-    users: &[(usize, &Preserved)],
-    wanted: Option<NewFileSystem>,
-) -> Result<FileSystem, Trouble> {
-    let contents = device.contents();
-    let whole = device.partition.is_none();
-    // A table without a signature of its own, and what ironroot itself wrote there, are no blank.
-    let has_table = whole && device.disk.table != Table::None;
-    let has_record = whole && device.disk.record != RecordFound::None;
-    match contents.as_slice() {
-        [] if has_table => Err(Trouble::Occupied(format!(
-            "{} has a partition table",
-            device.name
-        ))),
-        [] if has_record => Err(Trouble::Occupied(format!(
-            "{} carries the record of an installation",
-            device.name
-        ))),
-        [] if !device.is_blank() => Err(Trouble::Occupied(format!("{UNKNOWN} on {}", device.name))),
-        [] if users.iter().any(|(_, u)| u.format) => {
-            let fs = wanted.unwrap_or(NewFileSystem::Ext4);
-            Ok((fs.name().to_owned(), None, Some(fs)))
-        }
-        [] => Err(Trouble::Blank(device.name.to_owned())),
-        [one] => {
-            let known = MOUNTABLE.iter().find(|(what, _)| *what == one.what);
-            match known {
-                None => Err(Trouble::Occupied(one.to_string())),
-                Some(_) if wanted.is_some_and(|fs| fs.name() != one.what) => {
-                    Err(Trouble::OtherFileSystem(format!(
-                        "{one}, and `filesystem` is {}",
-                        wanted.map_or("", NewFileSystem::name)
-                    )))
-                }
-                Some((_, kind)) => Ok(((*kind).to_owned(), one.uuid.clone(), None)),
-            }
-        }
-        several => {
-            let all: Vec<String> = several.iter().map(ToString::to_string).collect();
-            Err(Trouble::Occupied(all.join(" and ")))
-        }
-    }
 }
 
 /// Sorts what is mounted in the root: parents before what is below them.

@@ -25,6 +25,8 @@ pub enum Refusal {
         wanted: String,
         /// The disks that match.
         candidates: Vec<Candidate>,
+        /// Whether some of them are paths to one disk.
+        paths: bool,
     },
     /// The path that was given is no disk.
     NotADisk {
@@ -222,7 +224,10 @@ impl Refusal {
             Refusal::NoDisk { .. } => {
                 "compare the selector with `ironroot disks`, or check that the disk's driver is loaded".to_owned()
             }
-            Refusal::Ambiguous { .. } => {
+            Refusal::Ambiguous { paths: true, .. } => {
+                "put these paths together by multipath and select the map by its path (/dev/mapper/…), or select one of them by `hctl`".to_owned()
+            }
+            Refusal::Ambiguous { paths: false, .. } => {
                 "narrow the selector down (serial and wwn name one disk), or set `pick`".to_owned()
             }
             Refusal::NotADisk { next, .. } => next.clone(),
@@ -259,6 +264,7 @@ impl Refusal {
                 }
                 Trouble::ReadOnly(_) => "check the write protection, or name another place",
                 Trouble::Conflict(_) => "name another place for one of them",
+                Trouble::Encrypted(_) => "name a file system that is not encrypted",
                 other => other.next(),
             }
             .to_owned(),
@@ -295,7 +301,9 @@ impl fmt::Display for Refusal {
                 write!(f, "no disk matches {wanted}; there are:")?;
                 list(f, candidates)
             }
-            Refusal::Ambiguous { wanted, candidates } => {
+            Refusal::Ambiguous {
+                wanted, candidates, ..
+            } => {
                 write!(f, "{} disks match {wanted}:", candidates.len())?;
                 list(f, candidates)
             }

@@ -194,10 +194,7 @@ pub fn choose<'a>(
     // `Facts` has the disks in natural order, so that ties go to the first name.
     let picked = match (install.pick, serving.as_slice()) {
         (Pick::Only, several @ [_, _, ..]) => {
-            return Err(Refusal::Ambiguous {
-                wanted,
-                candidates: several.iter().map(|d| Candidate::new(d, "")).collect(),
-            });
+            return Err(ambiguous(wanted, several));
         }
         (Pick::Only | Pick::First, disks) => disks.first(),
         (Pick::Smallest, disks) => disks.iter().min_by_key(|d| d.size),
@@ -206,6 +203,27 @@ pub fn choose<'a>(
     picked
         .copied()
         .ok_or_else(|| nothing_serves(&passed, install.overwrite, facts, wanted))
+}
+
+/// Several disks serve. Those with one world wide name are one disk on several paths.
+fn ambiguous(wanted: String, several: &[&Disk]) -> Refusal {
+    let earlier = |i: usize, disk: &Disk| {
+        let mut before = several.iter().take(i);
+        before.find(|d| disk.wwn.is_some() && d.wwn == disk.wwn)
+    };
+    let candidates: Vec<Candidate> = several
+        .iter()
+        .enumerate()
+        .map(|(i, disk)| match earlier(i, disk) {
+            Some(first) => Candidate::new(disk, format!("another path to {}", first.name)),
+            None => Candidate::new(disk, ""),
+        })
+        .collect();
+    Refusal::Ambiguous {
+        paths: candidates.iter().any(|c| !c.why.is_empty()),
+        wanted,
+        candidates,
+    }
 }
 
 fn nothing_serves(
@@ -224,6 +242,16 @@ fn nothing_serves(
         if let Some(why) = held(only, overwrite, facts) {
             return teardown::busy(only, why);
         }
+    }
+    // All of them are parts of one: that one was meant.
+    let whole = |disk: &&Disk| match held(disk, overwrite, facts) {
+        Some(Why::PartOf { parent }) => Some(parent),
+        Some(Why::InUse | Why::NotAllowed | Why::Unknown { .. }) | None => None,
+    };
+    if let Some((first, parent)) = passed.first().and_then(|d| Some((*d, whole(d)?)))
+        && passed.iter().all(|d| whole(d).as_ref() == Some(&parent))
+    {
+        return teardown::busy(first, Why::PartOf { parent });
     }
     let candidates = facts
         .disks

@@ -1,13 +1,21 @@
 //! The fresh partition table of a disk whose root is unpacked from a tree: an EFI system partition, and the root on
-//! the rest. Pure arithmetic; every byte of the table comes out of here (UEFI specification 2.10, section 5.3).
+//! the rest. Pure arithmetic (UEFI specification 2.10, section 5.3). What is kept and what is added goes into it as
+//! it goes into the table of a disk image ([`super::layout`]): to that, this table is an image's.
 
 use flate2::Crc;
 use serde::Serialize;
 
-use super::layout::Layout;
+use super::keep;
+use super::layout::entry::Entry;
+use super::layout::space::{align_down, align_up};
+use super::layout::{self, Layout, Length, Shape};
 use super::refusal::Refusal;
 use super::step::Target;
-use crate::host::tables::{self, Table};
+use crate::config::quantity::{Amount, SizeText};
+use crate::config::request::Addition;
+use crate::config::wire::RecordPolicy;
+use crate::host::seed::Seed;
+use crate::host::tables::TablePartition;
 use crate::image::fat;
 use crate::units::{Bytes, MIB, SectorSize};
 
@@ -17,14 +25,20 @@ pub const ESP: u32 = 1;
 /// Number of the root partition.
 pub const ROOT: u32 = 2;
 
+/// Number of the BIOS boot partition, out of the way of those that are added.
+pub const BIOS_BOOT: u32 = 14;
+
+/// Label of the root partition. In `disk.partitions` it stands for the root's size.
+pub const ROOT_LABEL: &str = "root";
+
+/// Room for the core of GRUB, which takes less than a tenth of it.
+const BIOS_BOOT_SIZE: u64 = MIB;
+
 /// Room for some kernels with their initrds.
 const ESP_SIZE: u64 = 512 * MIB;
 
 /// Less is no root for any system.
 const ROOT_LEAST: u64 = 128 * MIB;
-
-/// Partitions begin and end at multiples of this.
-const ALIGNMENT: u64 = MIB;
 
 /// Entries of the table; every tool expects so many.
 const ENTRIES: u32 = 128;
@@ -37,6 +51,9 @@ const HEADER_SIZE: u32 = 92;
 const ESP_TYPE: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
 const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 
+/// Type GUID of a BIOS boot partition (GRUB manual, "BIOS installation").
+const BIOS_BOOT_TYPE: &str = "21686148-6449-6e6f-744e-656564454649";
+
 /// GUIDs that nobody else has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -47,8 +64,39 @@ pub struct Guids {
     pub esp: String,
     /// PARTUUID of the root.
     pub root: String,
+    /// PARTUUID of the BIOS boot partition.
+    pub bios: String,
     /// UUID of the root's file system.
     pub filesystem: String,
+}
+
+impl Guids {
+    /// Those that `seed` gives.
+    pub fn of(seed: &Seed) -> Guids {
+        let guid = |purpose: &str| seed.guid(&format!("tree {purpose}")).to_string();
+        Guids {
+            disk: guid("disk"),
+            esp: guid("esp"),
+            root: guid("root"),
+            bios: guid("bios boot"),
+            filesystem: guid("file system"),
+        }
+    }
+}
+
+/// What the disk of a tree shall have, besides an EFI system partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'a> {
+    /// Type GUID of the root; `None` for plain Linux data.
+    pub root_type: Option<&'static str>,
+    /// How large the root is; `None`: what the others leave.
+    pub root_size: Option<SizeText>,
+    /// Whether there is a BIOS boot partition.
+    pub bios_boot: bool,
+    /// Partitions that are added behind it.
+    pub add: &'a [Addition],
+    /// Partitions of the disk that stay.
+    pub kept: &'a [TablePartition],
 }
 
 /// A partition of the fresh table.
@@ -91,12 +139,17 @@ impl NewTable {
 pub fn partitions(
     target: &Target,
     arch: &str,
-    root_type: Option<&'static str>,
+    wanted: &Wanted<'_>,
     guids: &Guids,
 ) -> Result<NewTable, Refusal> {
+    let esp_start = if wanted.bios_boot {
+        MIB.saturating_add(BIOS_BOOT_SIZE)
+    } else {
+        MIB
+    };
     // A small disk gives an eighth of itself, but no less than a FAT32 has.
     let esp_least = fat::least(target.sector).0;
-    let least = MIB
+    let least = esp_start
         .saturating_add(esp_least)
         .saturating_add(ROOT_LEAST)
         .saturating_add(2 * MIB);
@@ -109,102 +162,149 @@ pub fn partitions(
     if target.size.0 < least {
         return Err(too_small());
     }
-    let down = |n: u64| n / ALIGNMENT * ALIGNMENT;
-    let esp = down(target.size.0 / 8).clamp(esp_least.min(ESP_SIZE), ESP_SIZE);
-    let root_start = ALIGNMENT.saturating_add(esp);
-    // The backup table takes the last sectors: 16 KiB of entries and the header.
-    let behind = ARRAY as u64 + target.sector.get();
-    let end = down(target.size.0.saturating_sub(behind));
-    let root = end.checked_sub(root_start).ok_or_else(too_small)?;
+    let esp = align_down(target.size.0 / 8).clamp(esp_least.min(ESP_SIZE), ESP_SIZE);
+    let root_start = esp_start.saturating_add(esp);
+    let root = root_length(target, root_start, wanted)?;
+    let mut partitions = vec![
+        NewPartition {
+            number: ESP,
+            label: "ESP",
+            kind: ESP_TYPE,
+            partuuid: guids.esp.clone(),
+            start: Bytes(esp_start),
+            size: Bytes(esp),
+        },
+        NewPartition {
+            number: ROOT,
+            label: ROOT_LABEL,
+            kind: wanted.root_type.unwrap_or(LINUX_DATA),
+            partuuid: guids.root.clone(),
+            start: Bytes(root_start),
+            size: Bytes(root),
+        },
+    ];
+    if wanted.bios_boot {
+        partitions.push(NewPartition {
+            number: BIOS_BOOT,
+            label: "BIOS boot",
+            kind: BIOS_BOOT_TYPE,
+            partuuid: guids.bios.clone(),
+            start: Bytes(MIB),
+            size: Bytes(BIOS_BOOT_SIZE),
+        });
+    }
     Ok(NewTable {
         disk_guid: guids.disk.clone(),
-        partitions: vec![
-            NewPartition {
-                number: ESP,
-                label: "ESP",
-                kind: ESP_TYPE,
-                partuuid: guids.esp.clone(),
-                start: Bytes(ALIGNMENT),
-                size: Bytes(esp),
-            },
-            NewPartition {
-                number: ROOT,
-                label: "root",
-                kind: root_type.unwrap_or(LINUX_DATA),
-                partuuid: guids.root.clone(),
-                start: Bytes(root_start),
-                size: Bytes(root),
-            },
-        ],
+        partitions,
     })
 }
 
-/// Every byte of `table` as it will stand on `target`.
-pub fn layout(table: &NewTable, target: &Target) -> Result<Layout, Refusal> {
+/// How long the root is that begins at `start`.
+fn root_length(target: &Target, start: u64, wanted: &Wanted<'_>) -> Result<u64, Refusal> {
+    // The backup table takes the last sectors, as much for what is kept as for everything.
+    let limit = keep::interim_places(target.size, target.sector)
+        .map_or(0, |(_, tail)| align_down(tail.start.0));
+    // What is kept in front of the root is refused where both sides can be named.
+    let behind = wanted.kept.iter().filter(|p| p.start.0 >= start);
+    let next = behind.min_by_key(|p| p.start);
+    let end = next.map_or(limit, |p| p.start.0);
+    let room = align_down(end.min(limit)).saturating_sub(start);
+    let length = match wanted.root_size {
+        Some(SizeText::Amount(Amount::Bytes(bytes))) => align_up(bytes.0),
+        Some(SizeText::Amount(Amount::Percent(percent))) => {
+            align_down(room / 100 * u64::from(percent) + room % 100 * u64::from(percent) / 100)
+        }
+        Some(SizeText::Rest) | None => {
+            let mut others = 0u64;
+            for addition in wanted.add {
+                let SizeText::Amount(Amount::Bytes(bytes)) = addition.size else {
+                    return Err(Refusal::Partitions {
+                        what: format!(
+                            "partition {:?} is to have a part of the free space, all of which is the root's",
+                            addition.label
+                        ),
+                        next: "give the root a size too: a partition with the label `root`",
+                    });
+                };
+                others = others.saturating_add(align_up(bytes.0).max(MIB));
+            }
+            room.saturating_sub(others)
+        }
+    };
+    if length > room || length < ROOT_LEAST {
+        let short = length.max(ROOT_LEAST).saturating_sub(room.min(length));
+        return Err(match next {
+            None => Refusal::TooSmall {
+                disk: target.name.clone(),
+                what: "the root and the partitions beside it".to_owned(),
+                need: Bytes(target.size.0.saturating_add(short)),
+                have: target.size,
+            },
+            Some(next) => Refusal::Partitions {
+                what: format!(
+                    "the root has no room on {}: it needs {}, and between byte {start} and {}, which is to be kept, there are {}",
+                    target.name,
+                    Bytes(length.max(ROOT_LEAST)),
+                    keep::describe(next),
+                    Bytes(room)
+                ),
+                next: "keep less, or give the root (a partition with the label `root`) a smaller size",
+            },
+        });
+    }
+    Ok(length)
+}
+
+/// Every byte of `table` as it will stand on `target`, with what `shape` keeps and adds. `kept` are the entries of
+/// what is kept, as they stand on the disk.
+pub fn layout(
+    table: &NewTable,
+    target: &Target,
+    shape: &Shape,
+    kept: &[Entry],
+) -> Result<Layout, Refusal> {
     let wrong = || Refusal::NotADiskImage {
         why: "the table that was made for it makes no sense".to_owned(),
     };
-    let sector = target.sector;
-    let places = Places::of(target).ok_or_else(wrong)?;
-    let mut array = vec![0u8; ARRAY];
-    for partition in &table.partitions {
-        let entry = entry(partition, sector).ok_or_else(wrong)?;
-        let at = usize::try_from(partition.number)
-            .ok()
-            .and_then(|n| n.checked_sub(1)?.checked_mul(ENTRY));
-        let place = at
-            .and_then(|at| array.get_mut(at..at.checked_add(ENTRY)?))
-            .ok_or_else(wrong)?;
-        place.copy_from_slice(&entry);
-    }
-    let guid = guid(&table.disk_guid).ok_or_else(wrong)?;
-    let primary = header(&guid, &array, (1, places.last, 2), &places);
-    let backup = header(
-        &guid,
-        &array,
-        (places.last, 1, places.backup_array),
-        &places,
-    );
-
-    let mut head = vec![0u8; usize::try_from(MIB).map_err(|_| wrong())?];
-    let one = usize::try_from(sector.get()).map_err(|_| wrong())?;
-    put(&mut head, 0, &protective(places.last)).ok_or_else(wrong)?;
-    put(&mut head, one, &primary).ok_or_else(wrong)?;
-    put(&mut head, 2 * one, &array).ok_or_else(wrong)?;
-
-    let array_length = usize::try_from(places.array_sectors)
-        .ok()
-        .and_then(|n| n.checked_mul(one))
-        .ok_or_else(wrong)?;
-    let mut tail = array;
-    tail.resize(array_length, 0);
-    tail.extend_from_slice(&backup);
-    tail.resize(array_length.saturating_add(one), 0);
-    let at = places
-        .backup_array
-        .checked_mul(sector.get())
-        .ok_or_else(wrong)?;
-
-    // Read back by what reads every table: what goes on with it sees what everybody will see.
-    let read = tables::read(&mut std::io::Cursor::new(&head), target.size, sector);
-    let seen = read.partitions().len();
-    if !matches!(read, Table::Gpt(_)) || seen != table.partitions.len() {
+    let head = head(table, target).ok_or_else(wrong)?;
+    let end = |p: &NewPartition| p.start.0.saturating_add(p.size.0);
+    let length = table.partitions.iter().map(end).max().unwrap_or_default();
+    let length = Length {
+        exact: Some(Bytes(length)),
+        at_least: Bytes::ZERO,
+    };
+    // Read by what reads every table: what goes on with it sees what everybody will see.
+    let layout = layout::adopt(&head, length, target, RecordPolicy::Required, shape, kept)?;
+    let seen = layout.image.partitions().len();
+    if seen != table.partitions.len() {
         return Err(wrong());
     }
-    Ok(Layout {
-        head,
-        tail: Some((Bytes(at), tail)),
-        image: read.clone(),
-        table: read,
-        ..Layout::default()
-    })
+    Ok(layout)
+}
+
+/// The first MiB of an image with this table, which is as long as the disk.
+fn head(table: &NewTable, target: &Target) -> Option<Vec<u8>> {
+    let sector = target.sector;
+    let places = Places::of(target)?;
+    let mut array = vec![0u8; ARRAY];
+    for partition in &table.partitions {
+        let entry = entry(partition, sector)?;
+        let at = usize::try_from(partition.number.checked_sub(1)?).ok()?;
+        put(&mut array, at.checked_mul(ENTRY)?, &entry)?;
+    }
+    let guid = guid(&table.disk_guid)?;
+    let primary = header(&guid, &array, (1, places.last, 2), &places);
+    let mut head = vec![0u8; usize::try_from(MIB).ok()?];
+    let one = usize::try_from(sector.get()).ok()?;
+    put(&mut head, 0, &protective(places.last))?;
+    put(&mut head, one, &primary)?;
+    put(&mut head, 2 * one, &array)?;
+    Some(head)
 }
 
 /// Blocks of the table, as every header names them.
 struct Places {
     last: u64,
-    array_sectors: u64,
-    backup_array: u64,
     first_usable: u64,
     last_usable: u64,
 }
@@ -217,8 +317,6 @@ impl Places {
         let backup_array = last.checked_sub(array_sectors)?;
         Some(Places {
             last,
-            array_sectors,
-            backup_array,
             first_usable: array_sectors.checked_add(2)?,
             last_usable: backup_array.checked_sub(1)?,
         })
@@ -268,7 +366,7 @@ fn header(guid: &[u8; 16], array: &[u8], at: (u64, u64, u64), places: &Places) -
 }
 
 /// A protective MBR (table 5-4) without boot code.
-fn protective(last: u64) -> [u8; 512] {
+pub(super) fn protective(last: u64) -> [u8; 512] {
     let mut mbr = [0u8; 512];
     let sectors = u32::try_from(last).unwrap_or(u32::MAX).to_le_bytes();
     let entry = [
@@ -309,8 +407,10 @@ fn put(bytes: &mut [u8], at: usize, what: &[u8]) -> Option<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::tables::CopyState;
+    use crate::config::request::preserve::NewFileSystem;
+    use crate::host::tables::{self, CopyState, Table};
     use crate::image::record;
+    use crate::plan::layout::kept::entry_of;
     use proptest::prelude::*;
 
     fn guids() -> Guids {
@@ -319,6 +419,7 @@ mod tests {
             disk: guid("a"),
             esp: guid("b"),
             root: guid("c"),
+            bios: guid("e"),
             filesystem: guid("d"),
         }
     }
@@ -332,6 +433,163 @@ mod tests {
             sector,
             identity: record::DiskIdentity::default(),
         }
+    }
+
+    fn plain(target: &Target) -> Result<NewTable, Refusal> {
+        partitions(target, "x86_64", &Wanted::default(), &guids())
+    }
+
+    fn data(size: &str) -> Addition {
+        Addition {
+            label: "data".to_owned(),
+            size: size.parse().unwrap(),
+            kind: LINUX_DATA.to_owned(),
+            filesystem: Some(NewFileSystem::Ext4),
+        }
+    }
+
+    /// The partitions of the table that a disk of 8 GiB gets: number, name, start and length in MiB.
+    fn seen(wanted: &Wanted<'_>) -> Result<Vec<(u32, String, u64, u64)>, Refusal> {
+        let target = target(8 << 30, SectorSize::S512);
+        let table = partitions(&target, "x86_64", wanted, &guids())?;
+        let shape = Shape {
+            kept: wanted.kept.to_vec(),
+            add: wanted.add.to_vec(),
+            seed: Seed::random().unwrap(),
+            interim_guid: guids().disk,
+            ..Shape::default()
+        };
+        let kept = wanted.kept.iter().map(|p| entry_of(p, 512).unwrap());
+        let kept: Vec<Entry> = kept.collect();
+        let layout = layout(&table, &target, &shape, &kept)?;
+        Ok(layout
+            .table
+            .partitions()
+            .iter()
+            .map(|p| {
+                let name = p.name.clone().unwrap_or_default();
+                (p.number, name, p.start.0 / MIB, p.size.0 / MIB)
+            })
+            .collect())
+    }
+
+    fn row(number: u32, name: &str, start: u64, size: u64) -> (u32, String, u64, u64) {
+        (number, name.to_owned(), start, size)
+    }
+
+    #[test]
+    fn a_data_partition_stands_behind_the_root_and_stays_there_over_a_reinstall() {
+        let size: SizeText = "2GiB".parse().unwrap();
+        let first = seen(&Wanted {
+            root_size: Some(size),
+            add: &[data("Rest")],
+            ..Wanted::default()
+        });
+        let rows = [
+            row(1, "ESP", 1, 512),
+            row(2, "root", 513, 2048),
+            row(3, "data", 2561, 8192 - 2561 - 1),
+        ];
+        assert_eq!(first.unwrap(), rows);
+        // The rest is the root's where nobody else wants it.
+        let sized = [data("1GiB")];
+        let wanted = Wanted {
+            add: &sized,
+            ..Wanted::default()
+        };
+        let rows = [
+            row(1, "ESP", 1, 512),
+            row(2, "root", 513, 8192 - 513 - 1 - 1024),
+            row(3, "data", 8192 - 1 - 1024, 1024),
+        ];
+        assert_eq!(seen(&wanted).unwrap(), rows);
+
+        let there = TablePartition {
+            number: 3,
+            kind: tables::PartitionKind::Guid(LINUX_DATA.to_owned()),
+            name: Some("data".to_owned()),
+            partuuid: guids().filesystem,
+            start: Bytes(2561 * MIB),
+            size: Bytes(1000 * MIB),
+            attributes: 0,
+        };
+        let kept = std::slice::from_ref(&there);
+        let again = Wanted {
+            root_size: Some(size),
+            kept,
+            ..Wanted::default()
+        };
+        assert_eq!(
+            seen(&again).unwrap(),
+            [
+                row(1, "ESP", 1, 512),
+                row(2, "root", 513, 2048),
+                row(3, "data", 2561, 1000),
+            ]
+        );
+        // Without a size the root ends where it begins.
+        let again = Wanted {
+            root_size: None,
+            ..again
+        };
+        assert_eq!(seen(&again).unwrap()[1], row(2, "root", 513, 2048));
+        let larger = Wanted {
+            root_size: Some("2049MiB".parse().unwrap()),
+            ..again
+        };
+        let refusal = seen(&larger).unwrap_err();
+        assert!(matches!(refusal, Refusal::Partitions { .. }), "{refusal}");
+        // With another boot loader the root stands one MiB further on: no byte of what is kept is touched.
+        let bios = Wanted {
+            root_size: Some(size),
+            bios_boot: true,
+            ..again
+        };
+        assert!(matches!(seen(&bios), Err(Refusal::Partitions { .. })));
+        // What lies where the EFI system partition goes is named.
+        let early = TablePartition {
+            start: Bytes(MIB),
+            ..there
+        };
+        let wanted = Wanted {
+            kept: std::slice::from_ref(&early),
+            ..Wanted::default()
+        };
+        let refusal = seen(&wanted).unwrap_err();
+        assert!(refusal.to_string().contains("lies over it"), "{refusal}");
+    }
+
+    #[test]
+    fn a_bios_boot_partition_stands_in_front_and_has_a_number_of_its_own() {
+        let wanted = Wanted {
+            bios_boot: true,
+            ..Wanted::default()
+        };
+        assert_eq!(
+            seen(&wanted).unwrap(),
+            [
+                row(1, "ESP", 2, 512),
+                row(2, "root", 514, 8192 - 514 - 1),
+                row(14, "BIOS boot", 1, 1),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_beside_the_root_is_too_much() {
+        let wanted = Wanted {
+            add: &[data("7680MiB")],
+            ..Wanted::default()
+        };
+        let refusal = seen(&wanted).unwrap_err();
+        assert!(matches!(refusal, Refusal::TooSmall { .. }), "{refusal}");
+        let wanted = Wanted {
+            root_size: Some(SizeText::Rest),
+            add: &[data("10%")],
+            ..Wanted::default()
+        };
+        let refusal = seen(&wanted).unwrap_err();
+        assert!(matches!(refusal, Refusal::Partitions { .. }), "{refusal}");
     }
 
     /// A disk on which only what the layout writes is not zero, as far as a table goes.
@@ -353,8 +611,8 @@ mod tests {
             (300 * MIB + 512, SectorSize::S512),
         ] {
             let target = target(size, sector);
-            let table = partitions(&target, "x86_64", None, &guids()).unwrap();
-            let layout = layout(&table, &target).unwrap();
+            let table = plain(&target).unwrap();
+            let layout = layout(&table, &target, &Shape::default(), &[]).unwrap();
             let bytes = disk(&layout, size);
             let read = tables::read(&mut std::io::Cursor::new(&bytes), Bytes(size), sector);
             assert_eq!(read.why_not_whole(sector), None);
@@ -386,12 +644,12 @@ mod tests {
         ) {
             let sector = if big { SectorSize::S4096 } else { SectorSize::S512 };
             let target = target(size / 4096 * 4096, sector);
-            match partitions(&target, "x86_64", None, &guids()) {
+            match plain(&target) {
                 Err(refusal) => {
                     prop_assert!(target.size.0 < if big { 400 } else { 200 } * MIB, "{}", refusal);
                 }
                 Ok(table) => {
-                    let layout = layout(&table, &target).unwrap();
+                    let layout = layout(&table, &target, &Shape::default(), &[]).unwrap();
                     let tail = layout.tail.as_ref().unwrap().0.0;
                     let mut at = MIB;
                     for p in &table.partitions {

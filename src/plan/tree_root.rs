@@ -4,19 +4,23 @@
 use serde::Serialize;
 
 use super::disk_root::{self, default_loader};
+use super::keep;
+use super::layout::Shape;
 use super::memory_root::{self, Lengths};
 use super::refusal::Refusal;
 use super::step::{Changes, Step, Target};
-use super::tree_layout;
-use crate::config::request::DiskInstall;
+use super::{clear, tree_layout};
+use crate::config::quantity::SizeText;
+use crate::config::request::{Addition, DiskInstall, tree};
 use crate::config::wire::{Bootloader, ImageKind};
 use crate::error::printable;
 use crate::host::tables::{self, Table};
-use crate::host::{Disk, Facts, Firmware, RecordIdentity};
+use crate::host::{Disk, Facts, Firmware, Machine, RecordIdentity};
 use crate::image::boot::arguments::Edit;
+use crate::image::boot::grub_core::Platform;
 use crate::image::superblock::{self, FileSystem};
 use crate::units::{Bytes, SectorSize};
-use tree_layout::{Guids, NewTable};
+use tree_layout::{Guids, NewTable, Wanted};
 
 /// A file system that is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -64,6 +68,9 @@ pub struct BootWish {
     pub root: String,
     /// PARTUUID of the EFI system partition.
     pub esp: String,
+    /// What GRUB or the tree's own script is made for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
     /// The name under which firmware finds a boot program on a disk without entries; `None` where it is not known
     /// for this architecture.
     pub fallback: Option<String>,
@@ -71,16 +78,20 @@ pub struct BootWish {
 
 impl std::fmt::Display for BootWish {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self.bootloader {
+        let what = match self.bootloader {
             Bootloader::Auto => {
                 "install what starts the tree's kernel: its unified kernel image, or systemd-boot"
             }
             Bootloader::Uki => "install the tree's unified kernel image",
             Bootloader::SystemdBoot => "install systemd-boot, the tree's kernel and initrd",
-            Bootloader::Grub => "install GRUB",
+            Bootloader::Grub => {
+                f.write_str("install the tree's GRUB for ")?;
+                self.platform.map_or("this machine", Platform::name)
+            }
             Bootloader::ImageScript => "run the tree's own script, which installs a boot loader",
             Bootloader::None => return f.write_str("install no boot loader"),
-        })?;
+        };
+        f.write_str(what)?;
         let words = self.arguments.appended();
         if !words.is_empty() {
             write!(f, ", with {}", printable(&words.join(" ")))?;
@@ -89,32 +100,63 @@ impl std::fmt::Display for BootWish {
     }
 }
 
+/// What the disk keeps and gets besides the tree.
+#[derive(Debug)]
+pub(super) struct Beside<'a> {
+    /// What stays, and what is added.
+    pub shape: &'a Shape,
+    /// The copy of the old table that goes first.
+    pub first: keep::Copy,
+    /// The root's size, where the config gives one.
+    pub root_size: Option<SizeText>,
+    /// The step that provides paths which last.
+    pub keep_paths: Option<Step>,
+    /// Numbers of kept partitions that it needs.
+    pub open: Vec<u32>,
+}
+
+/// Takes the root's size out of the partitions that are wanted.
+pub(super) fn root_size(add: &mut Vec<Addition>) -> Option<SizeText> {
+    let at = add
+        .iter()
+        .position(|a| a.label == tree_layout::ROOT_LABEL)?;
+    Some(add.remove(at).size)
+}
+
 /// The steps between the lock and the commit of a disk whose root is unpacked from a tree.
 pub(super) fn steps(
     install: &DiskInstall,
     facts: &Facts,
     (disk, target): (&Disk, &Target),
     record: RecordIdentity,
-    keep_paths: Option<Step>,
+    beside: Beside<'_>,
 ) -> Result<Vec<Step>, Refusal> {
     for_disk_images_only(install)?;
     let arch = &facts.machine.arch;
-    let wish = &install.tree;
-    can_boot(wish.bootloader, facts)?;
-    let [disk_guid, esp, root, filesystem] = facts.guids.as_slice() else {
+    let (bootloader, platform) = loader(install.tree.bootloader, &facts.machine)?;
+    let bios_boot = platform == Some(Platform::I386Pc);
+    if bios_boot && target.sector != SectorSize::S512 {
         return Err(Refusal::CannotBoot {
-            why: "the kernel gives no new GUIDs for its partitions".to_owned(),
-            next: "mount /proc",
+            why: "no BIOS boots a disk with sectors of 4096 bytes".to_owned(),
+            next: "use a disk with sectors of 512 bytes, or UEFI",
         });
+    }
+    let guids = Guids::of(&facts.seed);
+    let Beside {
+        shape,
+        first,
+        root_size,
+        keep_paths,
+        open,
+    } = beside;
+    let wanted = Wanted {
+        root_type: memory_root::identify::root_guid(arch),
+        root_size,
+        bios_boot,
+        add: &shape.add,
+        kept: &shape.kept,
     };
-    let guids = Guids {
-        disk: disk_guid.clone(),
-        esp: esp.clone(),
-        root: root.clone(),
-        filesystem: filesystem.clone(),
-    };
-    let table =
-        tree_layout::partitions(target, arch, memory_root::identify::root_guid(arch), &guids)?;
+    let table = tree_layout::partitions(target, arch, &wanted, &guids)?;
     let image = &install.image;
     // The kernel's words go into what is made, not into what is there.
     let changes = Changes {
@@ -128,14 +170,20 @@ pub(super) fn steps(
             digest: image.digest.clone(),
             content_digest: image.content_digest.clone(),
             table: table.clone(),
+            shape: Box::new(shape.clone()),
         },
         Step::WriteMark { record },
     ];
-    steps.extend(disk_root::erase(disk, install.wipe, &[]));
+    if !shape.kept.is_empty() {
+        steps.push(Step::ReplaceTable {
+            kept: shape.kept.clone(),
+            first,
+        });
+    }
+    let spared = clear::spared(disk, &shape.kept);
+    steps.extend(disk_root::erase(disk, install.wipe, &spared));
     steps.extend([
-        Step::MakePartitions {
-            table: table.clone(),
-        },
+        Step::MakePartitions { table, kept: open },
         Step::MakeFileSystems {
             filesystems: vec![
                 NewFileSystem {
@@ -161,6 +209,12 @@ pub(super) fn steps(
             esp: guids.esp.clone(),
         },
     ]);
+    steps.extend(shape.add.iter().filter_map(|added| {
+        Some(Step::MakeFilesystem {
+            label: added.label.clone(),
+            filesystem: added.filesystem?,
+        })
+    }));
     if !changes.is_empty() {
         steps.push(Step::ChangeSystem { changes });
     }
@@ -168,10 +222,11 @@ pub(super) fn steps(
     steps.extend([
         Step::InstallBootloader {
             wish: BootWish {
-                bootloader: wish.bootloader,
+                bootloader,
                 arguments: install.changes.arguments.clone(),
                 root: guids.root,
                 esp: guids.esp,
+                platform,
                 fallback: default_loader(arch).map(str::to_owned),
             },
         },
@@ -182,43 +237,72 @@ pub(super) fn steps(
 
 /// Refuses what has a meaning only for the table of a disk image.
 fn for_disk_images_only(install: &DiskInstall) -> Result<(), Refusal> {
+    let root_made = |a: &Addition| a.label == tree_layout::ROOT_LABEL && a.filesystem.is_some();
     let given = [
         ("image.verifyDisk", install.image.verify_disk),
-        ("disk.keep", !install.keep.is_empty()),
         ("disk.grow", install.grow.is_some()),
-        ("disk.partitions", !install.partitions.is_empty()),
+        (
+            "disk.partitions[].filesystem of the root",
+            install.partitions.iter().any(root_made),
+        ),
     ];
-    match given.iter().find(|(_, given)| *given) {
-        None => Ok(()),
-        Some((key, _)) => Err(Refusal::NotATree {
+    if let Some((key, _)) = given.iter().find(|(_, given)| *given) {
+        return Err(Refusal::NotATree {
             why: format!("`{key}` is carried out for disk images only in this version"),
+        });
+    }
+    let files = &install.changes.files;
+    match files.iter().find(|file| tree::is_on_esp(&file.path)) {
+        None => Ok(()),
+        Some(file) => Err(Refusal::NotATree {
+            why: format!(
+                "`disk.files` names {}, and {}",
+                file.path.display(),
+                tree::ESP_IS_THE_LOADERS
+            ),
         }),
     }
 }
 
-/// Refuses what is known to fail before the tree is looked at.
-fn can_boot(bootloader: Bootloader, facts: &Facts) -> Result<(), Refusal> {
-    let uefi = match bootloader {
-        Bootloader::Auto | Bootloader::Uki | Bootloader::SystemdBoot => true,
-        Bootloader::Grub | Bootloader::ImageScript | Bootloader::None => false,
-    };
-    if bootloader == Bootloader::Auto && facts.machine.firmware == Firmware::Bios {
-        return Err(Refusal::CannotBoot {
-            why: "this machine boots by BIOS, and of the boot loaders that are installed beside a tree none does"
-                .to_owned(),
-            next: "use a disk image, or, for a disk that goes into a UEFI machine, `disk.bootloader`: SystemdBoot or Uki",
-        });
-    }
-    if uefi && default_loader(&facts.machine.arch).is_none() {
-        return Err(Refusal::CannotBoot {
+/// Who starts the kernel on this machine, and what GRUB is made for, where it is GRUB. Refuses what is known to fail
+/// before the tree is looked at.
+fn loader(asked: Bootloader, machine: &Machine) -> Result<(Bootloader, Option<Platform>), Refusal> {
+    let bios = machine.firmware == Firmware::Bios;
+    let known_to_uefi = || match default_loader(&machine.arch) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::CannotBoot {
             why: format!(
                 "the name of UEFI's boot program for {} is not known",
-                facts.machine.arch
+                machine.arch
             ),
             next: "use a disk image",
-        });
+        }),
+    };
+    match asked {
+        Bootloader::Uki | Bootloader::SystemdBoot => {}
+        Bootloader::Auto if !bios => {}
+        Bootloader::None => return Ok((asked, None)),
+        // A script that installs GRUB needs the same partition.
+        Bootloader::ImageScript => return Ok((asked, Platform::of(&machine.arch, bios))),
+        // Of the boot loaders that come with a tree it is the one for BIOS.
+        Bootloader::Auto | Bootloader::Grub => {
+            if !bios {
+                known_to_uefi()?;
+            }
+            return match Platform::of(&machine.arch, bios) {
+                Some(platform) => Ok((Bootloader::Grub, Some(platform))),
+                None => Err(Refusal::CannotBoot {
+                    why: format!(
+                        "which GRUB starts a machine of architecture {} with this firmware is not known",
+                        machine.arch
+                    ),
+                    next: "use a disk image, or another `disk.bootloader`",
+                }),
+            };
+        }
     }
-    Ok(())
+    known_to_uefi()?;
+    Ok((asked, None))
 }
 
 /// What a tree is, by its head.
@@ -326,11 +410,11 @@ pub(super) fn is_wanted(install: &DiskInstall) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::seed::Seed;
     use crate::image::record::DiskIdentity;
     use crate::units::MIB;
 
     fn fits(head: &[u8], lengths: Lengths, mib: u64) -> Result<(TreeImage, Bytes), Refusal> {
-        let guid = "a0000000-1111-4222-8333-444444444444".to_owned();
         let target = Target {
             path: "/dev/x".into(),
             name: "x".to_owned(),
@@ -339,13 +423,8 @@ mod tests {
             sector: SectorSize::S512,
             identity: DiskIdentity::default(),
         };
-        let guids = Guids {
-            disk: guid.clone(),
-            esp: guid.clone(),
-            root: guid.clone(),
-            filesystem: guid,
-        };
-        let table = tree_layout::partitions(&target, "x86_64", None, &guids)?;
+        let guids = Guids::of(&Seed::default());
+        let table = tree_layout::partitions(&target, "x86_64", &Wanted::default(), &guids)?;
         adopt(head, lengths, &target, &table)
     }
 

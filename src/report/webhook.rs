@@ -12,10 +12,12 @@ use crate::stream::{Budget, Fetcher};
 /// A receiver that is down must not keep a finished machine from booting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The body: metal-maintenance's form, with the machine's UUID and our class and code beside it.
+/// The body: metal-maintenance's form, with the machine's UUID and our class and code beside it. `drift` are the keys
+/// of the config that differ from what was installed.
 pub fn body(
     machine: &Machine,
     name: Option<&str>,
+    drift: &[String],
     outcome: Result<&str, &Failure>,
 ) -> serde_json::Value {
     let mut body = match outcome {
@@ -31,6 +33,9 @@ pub fn body(
         map.insert("systemUUID".into(), json!(machine.uuid));
         map.insert("name".into(), json!(name));
         map.insert("version".into(), json!(env!("CARGO_PKG_VERSION")));
+        if !drift.is_empty() {
+            map.insert("drift".into(), json!(drift));
+        }
     }
     body
 }
@@ -41,12 +46,13 @@ pub fn send(
     report: &Report,
     machine: &Machine,
     name: Option<&str>,
+    drift: &[String],
     outcome: Result<&str, &Failure>,
 ) -> Result<()> {
     let Some(url) = &report.url else {
         return Ok(());
     };
-    let text = serde_json::to_vec(&body(machine, name, outcome))
+    let text = serde_json::to_vec(&body(machine, name, drift, outcome))
         .map_err(|e| Failure::new(Class::Bug, "writing the report as JSON").caused_by(e))?;
     fetcher.post_json(url, &report.headers, text, &mut Budget::new(PATIENCE))
 }
@@ -61,12 +67,13 @@ mod tests {
             uuid: Some("u".into()),
             ..Machine::default()
         };
-        let good = body(&machine, Some("n"), Ok("reboot"));
+        let good = body(&machine, Some("n"), &[], Ok("reboot"));
         assert_eq!(good["status"], "Success");
         assert_eq!(good["error"], "");
+        assert!(good.get("drift").is_none());
         assert_eq!(good["systemUUID"], "u");
         let failure = Failure::new(Class::Integrity, "wrong digest").in_step("writeBody");
-        let bad = body(&machine, None, Err(&failure));
+        let bad = body(&machine, None, &["disk.grow".to_owned()], Err(&failure));
         assert_eq!(
             (&bad["status"], &bad["exitCode"]),
             (&json!("Failure"), &json!(12))
@@ -75,5 +82,6 @@ mod tests {
             (&bad["error"], &bad["step"]),
             (&json!("wrong digest"), &json!("writeBody"))
         );
+        assert_eq!(bad["drift"], json!(["disk.grow"]));
     }
 }

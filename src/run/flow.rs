@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{DiskInstall, Goal, Image, Request, SystemChanges, Text};
+use crate::config::request::{Goal, Image, Request, SystemChanges, Text};
 use crate::config::source::{self, Loaded};
 use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::seed::Seed;
 use crate::host::{self, Facts, Place};
-use crate::plan::{self, Handoff, Plan, Refusal, target};
+use crate::plan::{self, Handoff, Plan, Refusal, Step, target};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::install::ItIsATree;
 use crate::run::{self, Machine};
@@ -123,7 +123,8 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
             reason: "ironroot.mode=plan: nothing was touched".to_owned(),
         });
     }
-    let mut outcome = decide_and_run(entrance, &mission, reporter);
+    let mut drift = Vec::new();
+    let mut outcome = decide_and_run(entrance, &mission, reporter, &mut drift);
     if let Err(failure) = &outcome
         && let Some(tree) = failure.source().and_then(|s| s.downcast_ref::<ItIsATree>())
     {
@@ -132,7 +133,7 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
         if let Goal::Disk(install) = &mut mission.request.goal {
             install.image.kind = wire::ImageKind::Tree;
         }
-        outcome = decide_and_run(entrance, &mission, reporter);
+        outcome = decide_and_run(entrance, &mission, reporter, &mut drift);
     }
     let word = outcome.as_ref().map(word_of);
     let told = webhook::send(
@@ -140,6 +141,7 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
         &mission.request.report,
         &mission.machine,
         mission.request.name.as_deref(),
+        &drift,
         word,
     );
     if let Err(failure) = told {
@@ -167,9 +169,12 @@ fn decide_and_run(
     entrance: &mut Entrance<'_>,
     mission: &Mission,
     reporter: &Reporter,
+    drift: &mut Vec<String>,
 ) -> Result<Handoff> {
     let plan = decide(entrance, mission, reporter)?;
+    drift.clone_from(&plan.drift);
     save(entrance.role, "plan.json", &plan, reporter);
+    keys_are_there(entrance.root, &plan)?;
     let image = match mission.request.image() {
         Some(image) if plan.needs_image() => {
             Some(await_devices(entrance, mission, image, reporter)?)
@@ -197,6 +202,18 @@ fn decide_and_run(
         stop_after: entrance.stop_after,
     };
     run::run(&plan, &machine)
+}
+
+/// Looks for the key files of required sources before anything is fetched.
+fn keys_are_there(root: &Path, plan: &Plan) -> Result<()> {
+    for step in &plan.steps {
+        if let Step::OpenSource { source } = step
+            && let Some(luks) = source.luks.as_ref().filter(|_| source.required)
+        {
+            run::preserve::luks::can_be_opened(luks, root)?;
+        }
+    }
+    Ok(())
 }
 
 /// Fetches the Ignition config before anything is written, and sees that it is one.
@@ -517,7 +534,8 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
         Role::Install => Place::Running,
     };
     facts.init = entrance.cmdline.get("init").map(str::to_owned);
-    if request.disk().is_some_and(DiskInstall::needs_randomness) {
+    let creates = request.preserve.iter().any(|entry| entry.create.is_some());
+    if creates || request.disk().is_some() {
         facts.seed = Seed::random()?;
     }
     if let Some(path) = request.disk().and_then(|i| target::named_path(&i.select)) {

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use super::target_disk::TargetDisk;
-use crate::error::{Class, Failure, Result};
+use crate::error::{Class, Failure, Result, chain};
 use crate::host::RecordIdentity;
+use crate::image::boot::grub_core::BootCode;
 use crate::image::record::{self, Record, State};
 use crate::plan::keep::Copy;
 use crate::plan::layout::Layout;
@@ -36,6 +37,14 @@ impl HeadHold {
         &self.layout
     }
 
+    /// Sets the code in front of the table in LBA 0, which is written with it.
+    pub fn set_boot_code(&mut self, code: &BootCode) -> Result<()> {
+        let place = self.layout.head.get_mut(..code.bytes().len());
+        let place = place.ok_or_else(|| Failure::new(Class::Bug, "the head has no LBA 0"))?;
+        place.copy_from_slice(code.bytes());
+        Ok(())
+    }
+
     /// The layout, once what is behind the body is done with: the image's own backup table is gone.
     pub fn forget_stale_backup(&mut self) {
         self.layout.stale_backup = None;
@@ -57,7 +66,8 @@ impl HeadHold {
     /// Makes the disk bootable. A [`Verified`] is the price: without a good verdict there is none.
     ///
     /// Order: body on the medium; backup table, flush; primary table with the record, flush; LBA 0, flush.
-    /// A cut at any point leaves a disk without LBA 0, which does not boot, or a complete one.
+    /// A cut at any point leaves a disk without LBA 0, which does not boot, or a complete one. Then the record is
+    /// sealed: who zeroes LBA 0 later has not made an unfinished installation of a system that was in use.
     pub fn release(
         self,
         proof: Verified,
@@ -82,16 +92,20 @@ impl HeadHold {
             .and_then(|at| head.get_mut(at..))
             .ok_or_else(short)?;
         // Without a record the image's own bytes stand there, and the mark goes.
+        let mut sealed = None;
         if let Some(identity) = record {
-            let bytes = record::encode(&Record {
+            let mut record = Record {
                 state: State::Record,
                 identity: identity.clone(),
                 disk: disk.target().identity.clone().with_table(&layout.table),
-            })?;
+            };
+            let bytes = record::encode(&record)?;
             if area.len() != bytes.len() {
                 return Err(short());
             }
             area.copy_from_slice(&bytes);
+            record.state = State::Sealed;
+            sealed = Some(record::encode(&record)?);
         }
         let sector = usize::try_from(disk.target().sector.get()).map_err(|_| short())?;
         let (lba0, rest) = head.split_at_checked(sector).ok_or_else(short)?;
@@ -99,8 +113,20 @@ impl HeadHold {
         disk.flush()?;
         disk.write(Bytes::ZERO, lba0)?;
         disk.flush()?;
+        // The disk is complete with or without it.
+        if let Some(bytes) = sealed
+            && let Err(failure) = seal(disk, &bytes)
+        {
+            log::warn!("{}", chain(&failure));
+        }
         Ok(Finalized { layout })
     }
+}
+
+/// Writes the sealed record over the same one, from which it differs in one sector.
+fn seal(disk: &TargetDisk, bytes: &[u8]) -> Result<()> {
+    disk.write(Bytes(record::OFFSET), bytes)?;
+    disk.flush()
 }
 
 /// Writes and flushes the mark: the first bytes of an installation that change on the disk.

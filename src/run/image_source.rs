@@ -55,6 +55,8 @@ impl Source<'_> {
             digest: image.digest.clone(),
             content_digest: image.content_digest.clone(),
             checksums: image.checksums.clone(),
+            length: image.size,
+            content_length: image.content_size,
             signature: demanded_signature(image, self.keys)?,
             registry: registry_access(image, self.root, self.arch)?,
             purpose,

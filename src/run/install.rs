@@ -4,7 +4,7 @@
 use super::bulk::{self, Piece, Sum};
 use super::head::{self, Finalized, HeadHold};
 use super::image_source::{self, Source};
-use super::partitions::{self, Shared};
+use super::partitions::{self, Place, Shared};
 use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::{LockedDisk, TargetDisk};
@@ -13,6 +13,7 @@ use super::{kept, make_filesystem, teardown, wipe};
 use crate::config::wire::{ImageKind, RecordPolicy, Wipe};
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
+use crate::image::boot::grub_core::BootCode;
 use crate::plan::keep::Copy;
 use crate::plan::layout::{self, Layout, Length, Shape, extend};
 use crate::plan::step::{Span, Target};
@@ -83,6 +84,15 @@ pub struct Working {
     shared: Shared,
     head: HeadHold,
     proof: Verified,
+}
+
+/// The partitions of a table that the kernel is told of. Nobody else has to touch what is kept, nor to find an LVM or
+/// RAID in it: of that only `also`.
+pub fn places(layout: &Layout, also: &[u32]) -> Vec<Place> {
+    let is_kept = |number| layout.kept.iter().any(|p| p.number == number);
+    let mut places = partitions::places(&layout.table);
+    places.retain(|place| !is_kept(place.number) || also.contains(&place.number));
+    places
 }
 
 impl Working {
@@ -220,22 +230,22 @@ impl Stage {
     pub fn open_tree(
         self,
         source: &Source<'_>,
-        table: &NewTable,
+        wanted: (&NewTable, &Shape),
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<Stage> {
         match self {
-            Stage::Locked(disk) => OpenedTree::open(disk, source, table, budget, reporter)
+            Stage::Locked(disk) => OpenedTree::open(disk, source, wanted, budget, reporter)
                 .map(|opened| Stage::OpenedTree(Box::new(opened))),
             other => Err(other.out_of_order("openTree")),
         }
     }
 
-    /// Makes the kernel know the partitions of a tree's table.
-    pub fn make_partitions(self, table: &NewTable) -> Result<Stage> {
+    /// Makes the kernel know the partitions of a tree's table; of what is kept, only those of `also`.
+    pub fn make_partitions(self, also: &[u32]) -> Result<Stage> {
         match self {
             Stage::OpenedTree(opened) => opened
-                .make_partitions(table)
+                .make_partitions(also)
                 .map(|made| Stage::PartitionedTree(Box::new(made))),
             other => Err(other.out_of_order("makePartitions")),
         }
@@ -289,6 +299,10 @@ impl Stage {
                 wipe::wipe(&opened.disk, method, spans, reporter)?;
                 Ok(Stage::Opened(opened))
             }
+            Stage::OpenedTree(opened) => {
+                wipe::wipe(opened.disk(), method, spans, reporter)?;
+                Ok(Stage::OpenedTree(opened))
+            }
             other => Err(other.out_of_order("wipeDisk")),
         }
     }
@@ -299,6 +313,10 @@ impl Stage {
             Stage::Opened(opened) => {
                 head::replace_table(&opened.disk, opened.head.layout(), first)?;
                 Ok(Stage::Opened(opened))
+            }
+            Stage::OpenedTree(opened) => {
+                head::replace_table(opened.disk(), opened.layout(), first)?;
+                Ok(Stage::OpenedTree(opened))
             }
             other => Err(other.out_of_order("replaceTable")),
         }
@@ -398,15 +416,28 @@ impl Stage {
             disk.zero(span)?;
         }
         head.forget_stale_backup();
-        // Nobody else has to touch what is kept, nor to find an LVM or RAID in it.
-        let is_kept = |number| head.layout().kept.iter().any(|p| p.number == number);
-        let mut places = partitions::places(&head.layout().table);
-        places.retain(|place| !is_kept(place.number) || also.contains(&place.number));
+        let places = places(head.layout(), also);
         Ok(Stage::Working(Box::new(Working {
             shared: Shared::new(disk, &places)?,
             head,
             proof,
         })))
+    }
+
+    /// Installs a boot loader: what of it stands in LBA 0 is held back with the head.
+    pub fn install_bootloader(
+        self,
+        install: impl FnOnce(&Working) -> Result<Option<BootCode>>,
+    ) -> Result<Stage> {
+        match self {
+            Stage::Working(mut working) => {
+                if let Some(code) = install(&working)? {
+                    working.head.set_boot_code(&code)?;
+                }
+                Ok(Stage::Working(working))
+            }
+            other => Err(other.out_of_order("installBootloader")),
+        }
     }
 
     /// Does `work` on the partitions.

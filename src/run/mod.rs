@@ -13,6 +13,7 @@ pub mod installed;
 pub mod kept;
 pub mod make_filesystem;
 pub mod memory;
+pub mod own_mounts;
 pub mod partitions;
 pub mod preserve;
 pub mod progress;
@@ -149,6 +150,7 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         Step::OpenRoot { .. }
         | Step::LoadRoot
         | Step::MountRoot { .. }
+        | Step::AddPartitions { .. }
         | Step::OpenSource { .. }
         | Step::Preserve { .. }
         | Step::Scratch { .. }
@@ -239,6 +241,7 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
             verity,
             upper,
         } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
+        Step::AddPartitions { partitions } => session.add_partitions(partitions, reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => session.preserve(binding, reporter),
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
@@ -276,13 +279,13 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
-        Step::OpenTree { table, .. } => stage.open_tree(
+        Step::OpenTree { table, shape, .. } => stage.open_tree(
             &source(machine)?,
-            table,
+            (table, shape),
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
-        Step::MakePartitions { table } => stage.make_partitions(table),
+        Step::MakePartitions { kept, .. } => stage.make_partitions(kept),
         Step::MakeFileSystems { filesystems } => stage.make_filesystems(|shared| {
             tree_disk::make_filesystems(shared, filesystems, machine.reporter)
         }),
@@ -294,7 +297,7 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         } => stage.work(step.name(), |working| {
             tree_disk::settle(working.shared(), *partition, (root, esp), machine.reporter)
         }),
-        Step::InstallBootloader { wish } => stage.work(step.name(), |working| {
+        Step::InstallBootloader { wish } => stage.install_bootloader(|working| {
             tree_disk::install_bootloader(working.shared(), wish, machine.reporter)
         }),
         Step::OpenPartitions { kept } => stage.open_partitions(kept),

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue, IF_RANGE, RANGE};
+use reqwest::header::{
+    ACCEPT_ENCODING, HeaderMap, HeaderValue, IF_RANGE, RANGE, TRANSFER_ENCODING,
+};
 use reqwest::{Method, StatusCode};
 
 use super::budget::Budget;
@@ -39,6 +41,10 @@ pub(super) struct Download {
     position: u64,
     total: Option<u64>,
     validator: Option<Validator>,
+    /// Which server gave the validator: behind a redirect it may be another one each time.
+    validated_by: Option<String>,
+    /// It was another one: If-Range would only bring the file from its start.
+    wanders: bool,
     complete: bool,
     attempts: u32,
     /// Attempts since the last new byte.
@@ -53,11 +59,21 @@ pub(super) struct Download {
 pub(super) struct Policy {
     /// A declared digest proves the bytes, so that another server may continue.
     pub(super) anchored: bool,
-    /// 404 is retried: the server may be up before its files are.
-    pub(super) await_missing: bool,
-    /// Parts are read in any order, and whoever reads them proves each: every server must do ranges, and none
+    pub(super) what: What,
+}
+
+/// What is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// A small file. 404 is retried: the server may be up before its files are.
+    SmallAwaited,
+    /// A small file that is there when the image is.
+    SmallBesideImage,
+    /// An image, from its start to its end.
+    Image,
+    /// Parts of an image in any order, and whoever reads them proves each: every server must do ranges, and none
     /// has to show that it has the same file.
-    pub(super) random: bool,
+    Parts,
 }
 
 /// One of the locations, and what happened there.
@@ -65,6 +81,8 @@ struct Place {
     location: Location,
     /// What a registry has to be told with each request.
     session: Option<Session>,
+    /// Whether it is told the headers of the config.
+    private: bool,
     last: Option<String>,
     /// Trying again cannot help.
     dead: bool,
@@ -95,6 +113,7 @@ impl Download {
                 .map(|location| Place {
                     location: location.clone(),
                     session: None,
+                    private: true,
                     last: None,
                     dead: false,
                 })
@@ -106,6 +125,8 @@ impl Download {
             position: 0,
             total: None,
             validator: None,
+            validated_by: None,
+            wanders: false,
             complete: false,
             attempts: 0,
             fruitless: 0,
@@ -118,6 +139,15 @@ impl Download {
     pub(super) fn in_sessions(mut self, sessions: &[Session]) -> Download {
         for (place, session) in self.places.iter_mut().zip(sessions) {
             place.session = Some(session.clone());
+        }
+        self
+    }
+
+    /// The same, with the headers for the places at the origin of `owner` only: they may be secrets, and a mirror
+    /// is somebody else's.
+    pub(super) fn with_headers_for(mut self, owner: Option<&HttpUrl>) -> Download {
+        for place in &mut self.places {
+            place.private = matches!((&place.location, owner), (Location::Http(url), Some(owner)) if owner.same_origin(url));
         }
         self
     }
@@ -270,13 +300,13 @@ impl Download {
         let (file, len) = super::file::open(path, self.position)?;
         if let Some(total) = self
             .total
-            .filter(|total| *total != len && (self.position > 0 || self.policy.random))
+            .filter(|total| *total != len && (self.position > 0 || self.policy.what == What::Parts))
         {
             let text = format!(
                 "{} has {len} bytes and not {total}",
                 Location::File(path.into())
             );
-            let class = resume::class_of_change(self.policy.random);
+            let class = resume::class_of_change(self.policy.what == What::Parts);
             return Err(Failure::new(class, text).permanent());
         }
         self.total = Some(len);
@@ -286,14 +316,17 @@ impl Download {
     }
 
     fn connect_http(&mut self, url: &HttpUrl) -> Result<(), Attempt> {
-        let wanted = Wanted {
+        let mut wanted = Wanted {
             offset: self.position,
             total: self
                 .total
-                .filter(|_| self.position > 0 || self.policy.random),
-            validator: self.validator.clone().filter(|_| self.position > 0),
+                .filter(|_| self.position > 0 || self.policy.what == What::Parts),
+            validator: self
+                .validator
+                .clone()
+                .filter(|_| self.position > 0 && !self.wanders),
             anchored: self.policy.anchored,
-            random: self.policy.random,
+            random: self.policy.what == What::Parts,
         };
         let mut public = HeaderMap::new();
         // A server that may compress does not serve ranges of the file, and a digest is that of the file.
@@ -301,7 +334,7 @@ impl Download {
         if wanted.offset > 0 {
             if wanted.validator.is_none() && !wanted.anchored {
                 let text = format!(
-                    "the server of {url} gives neither a strong ETag nor Last-Modified, so that the download cannot go on at byte {}",
+                    "the server of {url} gives neither a strong ETag nor a Last-Modified older than its answer, so that the download cannot go on at byte {}",
                     wanted.offset
                 );
                 return Err(Failure::new(Class::Network, text)
@@ -318,9 +351,9 @@ impl Download {
             }
         }
         let mut response = self.send(url, public.clone())?;
-        if response.status() == StatusCode::UNAUTHORIZED
-            && let Some(place) = self.places.get_mut(self.current)
+        if let Some(place) = self.places.get_mut(self.current)
             && let Some(session) = &mut place.session
+            && session.is_asked_by(&response)
         {
             // A token lives for some minutes, a download for longer.
             session.renew(&self.fetcher, &self.driver, response.headers())?;
@@ -328,8 +361,14 @@ impl Download {
         }
         let (status, length) = (response.status(), response.content_length());
         let headers = response.headers();
+        let server = response.url().origin().ascii_serialization();
+        if wanted.anchored && self.validated_by.as_ref().is_some_and(|by| *by != server) {
+            // Another server's tag means nothing here, and the digest proves the bytes.
+            wanted.validator = None;
+            self.wanders = true;
+        }
         let what = format!("GET {url}");
-        if self.policy.await_missing && status == StatusCode::NOT_FOUND {
+        if self.policy.what == What::SmallAwaited && status == StatusCode::NOT_FOUND {
             return Err(Failure::new(Class::Network, format!("{what}: {status}"))
                 .hint("check the URL, and that the file is published")
                 .into());
@@ -346,6 +385,17 @@ impl Download {
                 return Ok(());
             }
             Verdict::Whole { skip, total } => {
+                // To its end by the length, or by the last chunk.
+                let shows = total.is_some() || headers.contains_key(TRANSFER_ENCODING);
+                if self.policy.what == What::Image && !wanted.anchored && !shows {
+                    let text = format!(
+                        "{what}: the server does not say how long the file is, so that nothing would show that it was cut"
+                    );
+                    return Err(Failure::new(Class::Network, text)
+                        .permanent()
+                        .hint("declare the image's digest, or let the server send Content-Length")
+                        .into());
+                }
                 self.skip = skip;
                 self.total = total;
             }
@@ -357,14 +407,18 @@ impl Download {
         // A 206 need not repeat the validator; then the one that If-Range sent still holds.
         self.validator = validator
             .or(wanted.validator)
-            .filter(|_| !self.policy.random);
+            .filter(|_| self.policy.what != What::Parts);
+        self.validated_by = self.validator.as_ref().map(|_| server);
         self.body = Some(Body::Http(http::Body::new(response)));
         Ok(())
     }
 
     fn send(&self, url: &HttpUrl, public: HeaderMap) -> Result<reqwest::Response, Attempt> {
-        let mut private = self.headers.clone();
         let place = self.places.get(self.current);
+        let mut private = match place {
+            Some(place) if place.private => self.headers.clone(),
+            _ => HeaderMap::new(),
+        };
         if let Some(session) = place.and_then(|place| place.session.as_ref()) {
             session.authorize(&mut private);
         }
@@ -481,7 +535,7 @@ impl Download {
         if self.attempts <= 1 && self.position == 0 && self.places.len() == 1 {
             return failure;
         }
-        let got = if self.policy.random {
+        let got = if self.policy.what == What::Parts {
             format!("nothing right from byte {} on", self.position)
         } else {
             format!("got {}", self.progress())

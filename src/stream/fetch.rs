@@ -10,7 +10,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 
 use super::budget::{Backoff, Budget};
 use super::cancel::{Cancel, Driver};
-use super::download::{Download, Policy};
+use super::download::{Download, Policy, What};
 use super::http::{self, Attempt};
 use super::location::{HttpUrl, Location};
 use super::proxy::Proxies;
@@ -122,7 +122,7 @@ impl Fetcher {
         limit: Bytes,
         budget: &mut Budget,
     ) -> Result<Vec<u8>> {
-        self.get(location, headers, limit, budget, true)
+        self.get(location, headers, limit, budget, What::SmallAwaited)
     }
 
     /// A small file that must be there when the image is: a 404 is final.
@@ -133,7 +133,7 @@ impl Fetcher {
         limit: Bytes,
         budget: &mut Budget,
     ) -> Result<Vec<u8>> {
-        self.get(location, headers, limit, budget, false)
+        self.get(location, headers, limit, budget, What::SmallBesideImage)
     }
 
     fn get(
@@ -142,12 +142,11 @@ impl Fetcher {
         headers: &[(String, String)],
         limit: Bytes,
         budget: &mut Budget,
-        await_missing: bool,
+        what: What,
     ) -> Result<Vec<u8>> {
         let policy = Policy {
             anchored: false,
-            await_missing,
-            random: false,
+            what,
         };
         let mut download = Download::new(
             self,

@@ -240,7 +240,7 @@ pub(super) fn send(
             ))
             .into());
         }
-        url = next;
+        url = next.with_user_of(request.url);
     }
     let text = format!(
         "{} {}: more than {MAX_REDIRECTS} redirects, the last to {url}",

@@ -9,7 +9,7 @@ use super::buffer::{Block, MAX_HELD};
 use super::cancel::{Cancel, Driver};
 use super::codec::{self, Codec, HEAD, Means, Purpose, Way};
 use super::digest::Item;
-use super::download::{Download, Policy};
+use super::download::{Download, Policy, What};
 use super::fetch::Fetcher;
 use super::http;
 use super::location::Location;
@@ -17,11 +17,11 @@ use super::oci::{self, RegistryAccess};
 use super::pipeline::{Shared, Threads};
 use super::proof::{self, Expectation, SignatureRequest, SignedBy, Verifier};
 use super::two_pass;
-use super::verified::{Demand, Evidence, Verified, verdict};
+use super::verified::{self, Demand, Evidence, Lengths, Verified, verdict};
 use crate::error::{Class, Failure, Result};
 use crate::image::qcow2::Header;
 use crate::report::Reporter;
-use crate::units::Digest;
+use crate::units::{Bytes, Digest};
 
 /// Which image, and what is known of it.
 #[derive(Clone, Default)]
@@ -29,15 +29,19 @@ pub struct ImageRequest {
     /// The URL, then its mirrors, in the order in which they are tried. With a `digest` or
     /// `content_digest`, a mirror also continues a download that another began.
     pub locations: Vec<Location>,
-    /// Headers for the origin of each location. They may be secrets.
+    /// Headers for the origin of the first location, and so for a mirror there. They may be secrets.
     pub headers: Vec<(String, String)>,
     /// The digest of the file as it is downloaded.
     pub digest: Option<Digest>,
     /// The digest of the decoded content.
     pub content_digest: Option<Digest>,
     /// A file of checksums that names the last segment of the first location's path. The headers go there
-    /// as well where it has the origin of one of the locations.
+    /// as well where it has the origin of the first location.
     pub checksums: Option<Location>,
+    /// The length of the file as it is downloaded.
+    pub length: Option<Bytes>,
+    /// The length of the decoded content.
+    pub content_length: Option<Bytes>,
     /// A detached signature that must fit.
     pub signature: Option<SignatureRequest>,
     /// How registries are asked.
@@ -57,6 +61,8 @@ impl std::fmt::Debug for ImageRequest {
             .field("digest", &self.digest)
             .field("content_digest", &self.content_digest)
             .field("checksums", &self.checksums)
+            .field("length", &self.length)
+            .field("content_length", &self.content_length)
             .field("signature", &self.signature)
             .field("registry", &self.registry)
             .field("purpose", &self.purpose)
@@ -83,6 +89,7 @@ pub struct ImageStream {
     signed: bool,
     checksums_signed_by: Option<SignedBy>,
     content_digest: Option<Digest>,
+    lengths: Lengths,
     /// What a first pass over the whole download gave, where this is the second.
     proven: Option<Verified>,
     codec: Codec,
@@ -120,10 +127,15 @@ impl ImageRequest {
             return Err(Failure::new(Class::Config, text)
                 .hint("pin the image itself: oci://registry/repository@sha256:…"));
         }
+        // A length of the whole is that of no single layer.
+        let lengths = |whole: Option<Bytes>| whole.filter(|_| layers.len() == 1);
+        let (length, content_length) = (lengths(self.length), lengths(self.content_length));
         Ok(layers
             .into_iter()
             .map(|layer| ImageRequest {
                 locations: layer.into_iter().map(Location::Oci).collect(),
+                length,
+                content_length,
                 ..self.clone()
             })
             .collect())
@@ -155,6 +167,13 @@ impl ImageStream {
         let mut locations = request.locations.clone();
         let mut sessions = Vec::new();
         let references = oci::references(&request.locations)?;
+        // Whom the headers are for, whatever mirror comes first now.
+        let owner = match first {
+            Location::Http(url) => Some(url.clone()),
+            Location::Oci(reference) => reference.base(),
+            Location::File(_) => None,
+        };
+        let mut packed = None;
         if !references.is_empty() {
             let blob = oci::resolve(
                 fetcher,
@@ -167,6 +186,7 @@ impl ImageStream {
                 digest: blob.digest,
                 by: format!("in the manifest of {}", blob.by),
             });
+            packed = blob.packed;
             let (urls, all): (Vec<_>, Vec<_>) = blob.places.into_iter().unzip();
             locations = urls.into_iter().map(Location::Http).collect();
             sessions = all;
@@ -178,19 +198,32 @@ impl ImageStream {
         let download = |cancel: &Cancel, random| -> Result<Download> {
             let policy = Policy {
                 anchored: anchored || random,
-                await_missing: false,
-                random,
+                what: if random { What::Parts } else { What::Image },
             };
             let driver = Driver::new(cancel.clone())?;
             let (headers, budget) = (headers.clone(), budget.clone());
             let download = Download::new(fetcher, driver, &locations, headers, budget, policy);
-            Ok(download.in_sessions(&sessions))
+            Ok(download
+                .with_headers_for(owner.as_ref())
+                .in_sessions(&sessions))
         };
         let mut first_pass = download(&cancel, false)?;
         let mut head = vec![0; HEAD];
         let count = first_pass.fill(&mut head)?;
         head.truncate(count);
+        if let (Some(declared), Some(total)) = (request.length, first_pass.total()) {
+            // Before anything is erased for it.
+            verified::check_length(&what, "download", declared, total)?;
+        }
         let sniffed = codec::sniff(&what, &head, request.purpose)?;
+        if let Some(packed) = packed.filter(|packed| *packed != sniffed.codec) {
+            let text = format!(
+                "{what} is {}, and the media type of its layer declares {packed}",
+                sniffed.codec
+            );
+            return Err(Failure::new(Class::Integrity, text)
+                .hint("let whatever pushed the image declare the compression that it has"));
+        }
 
         let opened = Opened {
             what,
@@ -201,6 +234,10 @@ impl ImageStream {
             signature,
             checksums_signed_by,
             content_digest: request.content_digest,
+            lengths: Lengths {
+                download: request.length,
+                content: request.content_length,
+            },
         };
         if sniffed.codec != Codec::Qcow2 {
             return opened.in_one_pass(cancel, first_pass, head);
@@ -286,10 +323,15 @@ impl ImageStream {
         if let Some(proven) = self.proven.take() {
             let (length, content) = (findings.content_length, findings.content);
             let declared = self.content_digest.as_ref();
-            return proven.with_content(&self.shared.what, length, content, declared);
+            let what = &self.shared.what;
+            self.lengths.check(what, None, length)?;
+            return proven.with_content(what, length, content, declared);
         }
+        let what = &self.shared.what;
+        self.lengths
+            .check(what, Some(findings.received), findings.content_length)?;
         verdict(Evidence {
-            what: &self.shared.what,
+            what,
             received: findings.received,
             content_length: findings.content_length,
             download: findings.download,
@@ -313,6 +355,7 @@ struct Opened {
     signature: Option<Verifier>,
     checksums_signed_by: Option<SignedBy>,
     content_digest: Option<Digest>,
+    lengths: Lengths,
 }
 
 impl Opened {
@@ -341,6 +384,7 @@ impl Opened {
             signed,
             checksums_signed_by: self.checksums_signed_by,
             content_digest: self.content_digest,
+            lengths: self.lengths,
             proven: None,
             codec: self.codec,
             content_length,
@@ -362,10 +406,14 @@ impl Opened {
         reporter: &Reporter,
     ) -> Result<ImageStream> {
         let (what, codec, purpose) = (self.what.clone(), self.codec, self.purpose);
-        let content_digest = self.content_digest.clone();
+        let (content_digest, lengths) = (self.content_digest.clone(), self.lengths);
         let whole = Opened {
             codec: Codec::Raw,
             content_digest: None,
+            lengths: Lengths {
+                content: None,
+                ..lengths
+            },
             ..self
         };
         let whole = whole.in_one_pass(cancel, download, head)?;
@@ -382,6 +430,7 @@ impl Opened {
             signed: false,
             checksums_signed_by: None,
             content_digest,
+            lengths,
             proven: Some(proven),
             codec,
             content_length: Some(size),

@@ -149,6 +149,17 @@ impl HttpUrl {
         self.0.origin() == other.0.origin()
     }
 
+    /// The same, with the user and the password of `other` where they are meant for this place as well and it has none
+    /// of its own.
+    pub(super) fn with_user_of(mut self, other: &HttpUrl) -> HttpUrl {
+        if self.same_origin(other) && self.0.username().is_empty() && self.0.password().is_none() {
+            // Both fail only where a URL cannot have a user: not those of http.
+            let _ = self.0.set_username(other.0.username());
+            let _ = self.0.set_password(other.0.password());
+        }
+        self
+    }
+
     pub(super) fn with_query(&self, pairs: &[(&'static str, Cow<'_, str>)]) -> HttpUrl {
         let mut url = self.0.clone();
         url.query_pairs_mut().extend_pairs(pairs);

@@ -3,8 +3,10 @@
 
 use reqwest::StatusCode;
 use reqwest::header::{
-    CONTENT_ENCODING, CONTENT_RANGE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED,
+    CONTENT_ENCODING, CONTENT_RANGE, DATE, ETAG, HeaderMap, HeaderValue, LAST_MODIFIED,
 };
+
+use super::retry_after::http_date;
 
 use crate::error::{Class, Failure, Result, printable};
 
@@ -13,22 +15,23 @@ use crate::error::{Class, Failure, Result, printable};
 pub(super) enum Validator {
     /// A strong entity tag. Weak ones (`W/"…"`) do not promise the same bytes and are not used.
     Etag(HeaderValue),
-    /// The time of the last change.
+    /// The time of the last change, where the response was made at least a second after it: a file that is written
+    /// twice within one second has one time for two contents (RFC 9110 section 8.8.2.2).
     LastModified(HeaderValue),
 }
 
 impl Validator {
-    /// The best validator of a response.
+    /// The best validator of a response. Where there is an entity tag, the time may not be used, also where the
+    /// tag is a weak one (RFC 9110 section 13.1.5).
     pub(super) fn of(headers: &HeaderMap) -> Option<Validator> {
-        let etag = headers
-            .get(ETAG)
-            .filter(|tag| tag.as_bytes().starts_with(b"\"") && tag.len() > 2);
-        etag.cloned().map(Validator::Etag).or_else(|| {
-            headers
-                .get(LAST_MODIFIED)
-                .cloned()
-                .map(Validator::LastModified)
-        })
+        if let Some(tag) = headers.get(ETAG) {
+            let strong = tag.as_bytes().starts_with(b"\"") && tag.len() > 2;
+            return strong.then(|| Validator::Etag(tag.clone()));
+        }
+        let time = |name| http_date(headers.get(name)?.to_str().ok()?);
+        let (changed, now) = (time(LAST_MODIFIED)?, time(DATE)?);
+        let value = headers.get(LAST_MODIFIED).filter(|_| changed < now)?;
+        Some(Validator::LastModified(value.clone()))
     }
 
     /// The value for If-Range.
@@ -170,6 +173,19 @@ pub(super) fn judge(
                 return Err(broken(format!(
                     "Content-Range names byte {last} of a file of {} bytes",
                     total.unwrap_or_default()
+                )));
+            }
+            // Less than the rest is a right answer, so that without a length its end would pass for the file's.
+            if total.is_none() && !wanted.random {
+                return Err(broken(format!(
+                    "206 for the bytes {first} to {last} of a file whose length nobody says"
+                )));
+            }
+            if let Some(length) = length
+                && length.checked_sub(1) != Some(last - first)
+            {
+                return Err(broken(format!(
+                    "Content-Range names the bytes {first} to {last}, and {length} bytes follow"
                 )));
             }
             Ok(Verdict::Rest { total })
@@ -315,10 +331,18 @@ mod tests {
             of(&[("etag", "\"a\""), ("last-modified", "x")]),
             Some(Validator::Etag(_))
         ));
+        let (then, later) = (
+            "Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:38 GMT",
+        );
         assert!(matches!(
-            of(&[("etag", "W/\"a\""), ("last-modified", "x")]),
+            of(&[("last-modified", then), ("date", later)]),
             Some(Validator::LastModified(_))
         ));
+        assert_eq!(of(&[("last-modified", then), ("date", then)]), None);
+        assert_eq!(of(&[("last-modified", then)]), None);
+        let weak = ("etag", "W/\"a\"");
+        assert_eq!(of(&[weak, ("last-modified", then), ("date", later)]), None);
         assert_eq!(of(&[("etag", "W/\"a\"")]), None);
         assert_eq!(of(&[("etag", "\"\"")]), None);
     }
@@ -385,7 +409,22 @@ mod tests {
             let failure = ask(&w, 206, &headers, Some(5)).unwrap_err();
             assert!(failure.to_string().contains(why), "{failure}");
         }
+        for length in [0, 4, 6] {
+            let failure = ask(&w, 206, &[range("bytes 5-9/10")], Some(length)).unwrap_err();
+            assert!(failure.to_string().contains("bytes follow"), "{failure}");
+        }
         let unknown = wanted(5, None, Some("\"a\""));
+        let failure = ask(&unknown, 206, &[range("bytes 5-9/*")], Some(5)).unwrap_err();
+        assert!(failure.to_string().contains("nobody says"), "{failure}");
+        let proven_by_piece = Wanted {
+            random: true,
+            ..unknown.clone()
+        };
+        let open = Verdict::Rest { total: None };
+        assert_eq!(
+            ask(&proven_by_piece, 206, &[range("bytes 5-9/*")], Some(5)).unwrap(),
+            open
+        );
         assert_eq!(
             ask(&unknown, 206, &[range("bytes 5-9/10")], None).unwrap(),
             rest

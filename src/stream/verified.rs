@@ -100,6 +100,40 @@ pub(super) struct Demand {
     pub(super) by: String,
 }
 
+/// The lengths that are declared, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lengths {
+    pub(super) download: Option<Bytes>,
+    pub(super) content: Option<Bytes>,
+}
+
+impl Lengths {
+    /// Fails with [`Class::Integrity`] where what came is not as long as declared.
+    pub(super) fn check(self, what: &str, received: Option<u64>, content: u64) -> Result<()> {
+        if let (Some(declared), Some(received)) = (self.download, received) {
+            check_length(what, "download", declared, received)?;
+        }
+        match self.content {
+            Some(declared) => check_length(what, "decoded content", declared, content),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Fails with [`Class::Integrity`] where `found` is not the declared length of the `of` of `what`.
+pub(super) fn check_length(what: &str, of: &str, declared: Bytes, found: u64) -> Result<()> {
+    if found == declared.0 {
+        return Ok(());
+    }
+    let text = format!(
+        "the {of} of {what} has {found} bytes, declared are {}",
+        declared.0
+    );
+    Err(Failure::new(Class::Integrity, text).hint(
+        "`size` is the length of the file as it is downloaded, `contentSize` that of its decoded content: the image and what is declared are of two versions, or the download was cut",
+    ))
+}
+
 /// The verdict.
 pub(super) fn verdict(evidence: Evidence<'_>) -> Result<Verified> {
     let Evidence {

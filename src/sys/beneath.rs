@@ -78,6 +78,9 @@ impl Walk {
 /// openat2(2) answers `EAGAIN` when something was renamed while it walked a `..`.
 const ATTEMPTS: usize = 64;
 
+/// As many links as the kernel follows (path_resolution(7)).
+const LINKS: usize = 40;
+
 /// A directory; every path given to it is meant inside it, with or without a leading `/`.
 #[derive(Debug)]
 pub struct Root {
@@ -214,6 +217,48 @@ impl Root {
         // An empty name means the link that the descriptor itself stands for (readlinkat(2)).
         readlinkat(self.entry(path, walk)?, "")
             .map_err(|errno| self.error("reading the link", path, errno))
+    }
+
+    /// Where `path` leads to: its links are followed inside the root as far as they are there, and the rest of it is
+    /// taken as it is written. For comparing places; a descriptor is the way to use one.
+    ///
+    /// # Errors
+    /// `ELOOP` after [`LINKS`] links; whatever reading one of them answers.
+    pub fn real_path(&self, path: &Path) -> Result<PathBuf> {
+        let parts = |path: &Path| -> Vec<OsString> {
+            path.components()
+                .rev()
+                .map(|part| part.as_os_str().to_owned())
+                .collect()
+        };
+        let mut left = parts(path);
+        let mut real = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(part) = left.pop() {
+            match part.as_bytes() {
+                b"/" => real = PathBuf::from("/"),
+                b"." => {}
+                b".." => drop(real.pop()),
+                _ => {
+                    let next = real.join(&part);
+                    match self.read_link(&next, Walk::NoLinks) {
+                        Ok(_) if links == LINKS => {
+                            return Err(self.error("looking up", path, Errno::ELOOP));
+                        }
+                        Ok(link) => {
+                            links += 1;
+                            left.extend(parts(Path::new(&link)));
+                        }
+                        // ENOENT: no link, or nothing at all (readlinkat(2), an empty name).
+                        Err(error) if error.is_missing() || error.errno == Errno::EINVAL => {
+                            real = next;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        }
+        Ok(real)
     }
 
     /// The directory that holds the last component of `path`, opened for reading, and that component.

@@ -163,6 +163,19 @@ pub fn remove(uuid: &str, dev: DevNum) -> Result<()> {
     Ok(())
 }
 
+/// Removes the device `name` as soon as nobody uses it any more; what fails is a line in the log.
+pub fn remove_later(name: &str) {
+    let control = match control::open(Path::new(CONTROL), CONTROL_MINOR, "dm_mod") {
+        Ok(control) => control,
+        Err(failure) => return log::warn!("removing the device {name}: {failure}"),
+    };
+    let mut request = Request::new(name, raw::DEFERRED_REMOVE);
+    // SAFETY: the buffer has the size that its header says and lives until the call returns.
+    if let Err(errno) = unsafe { raw::remove(control.as_raw_fd(), &raw mut request) } {
+        log::warn!("removing the device {name}: {errno}");
+    }
+}
+
 impl Drop for Mapped {
     fn drop(&mut self) {
         let mut request = Request::new(&self.name, raw::DEFERRED_REMOVE);
@@ -231,7 +244,7 @@ impl Request {
 }
 
 /// Makes the device's node where there is no devtmpfs to do it.
-fn node(path: &Path, number: DevNum) -> io::Result<()> {
+pub fn node(path: &Path, number: DevNum) -> io::Result<()> {
     if path.exists() {
         return Ok(());
     }

@@ -4,6 +4,7 @@
 
 pub mod beneath;
 pub mod block;
+pub mod chroot;
 pub mod clock;
 pub mod control;
 pub mod detached;

@@ -29,6 +29,8 @@ pub enum Tool {
     MkfsVfat,
     /// Checks a FAT file system.
     FsckVfat,
+    /// Opens and makes encrypted devices.
+    Cryptsetup,
 }
 
 /// Where programs are, in the order of a search; the initrd's links make most of them one.
@@ -36,13 +38,14 @@ const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
 impl Tool {
     /// Every program of the list.
-    pub const ALL: [Tool; 6] = [
+    pub const ALL: [Tool; 7] = [
         Tool::Mke2fs,
         Tool::E2fsck,
         Tool::Resize2fs,
         Tool::MkfsXfs,
         Tool::MkfsVfat,
         Tool::FsckVfat,
+        Tool::Cryptsetup,
     ];
 
     /// The names under which the program is installed, the best first.
@@ -55,6 +58,7 @@ impl Tool {
             Tool::MkfsXfs => &["mkfs.xfs"],
             Tool::MkfsVfat => &["mkfs.vfat", "mkfs.fat"],
             Tool::FsckVfat => &["fsck.vfat", "fsck.fat"],
+            Tool::Cryptsetup => &["cryptsetup"],
         }
     }
 
@@ -66,6 +70,7 @@ impl Tool {
             Tool::Resize2fs => "grows an ext4 file system to its partition",
             Tool::MkfsXfs => "makes xfs file systems for preserved paths",
             Tool::MkfsVfat => "makes FAT file systems, such as the EFI system partition's",
+            Tool::Cryptsetup => "opens encrypted sources of preserved paths",
             Tool::FsckVfat => "checks a FAT file system before it is mounted",
         }
     }
@@ -76,6 +81,7 @@ impl Tool {
             Tool::Mke2fs | Tool::E2fsck | Tool::Resize2fs => "e2fsprogs",
             Tool::MkfsXfs => "xfsprogs",
             Tool::MkfsVfat | Tool::FsckVfat => "dosfstools",
+            Tool::Cryptsetup => "cryptsetup-bin",
         }
     }
 
@@ -146,7 +152,13 @@ pub fn run_expecting(tool: Tool, args: &[&str], timeout: Duration, good: &[i32])
     let path = tool.require()?;
     let call = printable(&format!("{} {}", path.display(), args.join(" ")));
     let mut command = Command::new(&path);
-    command.args(args);
+    command
+        .args(args)
+        .env_clear()
+        .env("PATH", DIRECTORIES.join(":"))
+        .env("LC_ALL", "C")
+        // Without the rules that answer it, libdevmapper would wait for udev for ever; the node is found by sysfs.
+        .env("DM_DISABLE_UDEV", "1");
     let (output, status) = bounded(command, timeout, &call)?;
     if output.code.is_some_and(|code| good.contains(&code)) {
         return Ok(output);
@@ -177,11 +189,13 @@ fn tail(text: &str, limit: usize) -> &str {
     from.and_then(|i| text.get(i..)).unwrap_or(text)
 }
 
-fn bounded(mut command: Command, timeout: Duration, call: &str) -> Result<(Output, ExitStatus)> {
+/// Runs `command` for at most `timeout`, and keeps what it said within bounds.
+pub(super) fn bounded(
+    mut command: Command,
+    timeout: Duration,
+    call: &str,
+) -> Result<(Output, ExitStatus)> {
     command
-        .env_clear()
-        .env("PATH", DIRECTORIES.join(":"))
-        .env("LC_ALL", "C")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -25,6 +25,37 @@ pub fn initramfs() -> PathBuf {
     std::env::var_os("IRONROOT_INITRAMFS").map_or_else(|| lab("initramfs.cpio.zst"), PathBuf::from)
 }
 
+/// The initramfs with `config` behind it, as /config.json, where the kernel looks for another archive. Made in
+/// `folder`.
+pub fn with_config(folder: &Path, config: &serde_json::Value) -> PathBuf {
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    let to = folder.join("config.cpio");
+    let script = r#"cp "$1" "$2" && truncate -s %4 "$2" && echo config.json | cpio -o -H newc --quiet -R 0:0 >>"$2""#;
+    let out = Command::new("sh")
+        .current_dir(folder)
+        .args(["-ec", script, "sh"])
+        .arg(initramfs())
+        .arg(&to)
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+    to
+}
+
+/// What a booted system said on its console: the line `IRONROOT-FACT KEY …`.
+#[track_caller]
+pub fn fact<'a>(console: &'a str, key: &str) -> &'a str {
+    let found = console.lines().find_map(|line| {
+        line.split_once("IRONROOT-FACT ")?
+            .1
+            .strip_prefix(key)?
+            .strip_prefix(' ')
+    });
+    found
+        .unwrap_or_else(|| panic!("no {key} in: {console}"))
+        .trim()
+}
+
 /// One start of a machine: what its console said and how the watcher ended.
 pub struct Boot {
     pub output: Output,

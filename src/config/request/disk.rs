@@ -4,8 +4,9 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::preserve::NewFileSystem;
-use super::{Image, Problems, SystemChanges, TreeDisk, image, system, tree, wire};
+use super::{Image, Problems, SystemChanges, TreeDisk, image, sections, system, tree, wire};
 use crate::config::quantity::SizeText;
+use crate::host::Sections;
 use crate::host::tables::PartitionKind;
 
 /// A GPT name has room for so many UTF-16 units (UEFI specification 2.10, table 5-6).
@@ -58,13 +59,8 @@ pub struct DiskInstall {
     pub tree: TreeDisk,
     /// What is changed in the installed system.
     pub changes: SystemChanges,
-}
-
-impl DiskInstall {
-    /// Whether GUIDs have to be made up.
-    pub fn needs_randomness(&self) -> bool {
-        self.guids == wire::Guids::New || !self.partitions.is_empty()
-    }
+    /// What of the section shapes the system, for the record.
+    pub sections: Sections,
 }
 
 /// A partition as a config names it.
@@ -139,6 +135,7 @@ pub(super) fn read(
         tree: tree::read(&image, disk, problems),
         image,
         changes: system::read(config, disk, problems),
+        sections: sections::of(disk),
     })
 }
 
@@ -218,7 +215,8 @@ pub(super) fn additions(disk: &wire::Disk, problems: &mut Problems) -> Vec<Addit
     all
 }
 
-fn wrong_label(label: &str) -> Option<String> {
+/// Why no partition can be given this name.
+pub(super) fn wrong_label(label: &str) -> Option<String> {
     if label.is_empty() {
         return Some("a partition that is added needs a label".to_owned());
     }

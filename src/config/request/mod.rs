@@ -5,8 +5,9 @@ mod disk;
 mod image;
 mod memory;
 pub mod preserve;
+mod sections;
 pub mod system;
-mod tree;
+pub mod tree;
 mod unsupported;
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::memory::plain_path;
 use super::{Problems, wire};
 use crate::plan::target;
+use crate::units::{Bytes, MIB};
 
 pub use options::{Atime, MountFlags, MountOptions};
 
@@ -32,6 +33,10 @@ pub struct Preserved {
     pub format: bool,
     /// Which one that is, and any other has to be.
     pub filesystem: Option<NewFileSystem>,
+    /// The partition that is made where the source is missing.
+    pub create: Option<Creation>,
+    /// The device is encrypted, and this file of the initrd is its key.
+    pub key_file: Option<PathBuf>,
     /// Whether the image's content fills it at first use.
     pub seed: wire::Seed,
     /// Mode of what is made.
@@ -59,6 +64,8 @@ impl Preserved {
             method: wire::PreserveMethod::Overlay,
             format: false,
             filesystem: None,
+            create: None,
+            key_file: None,
             seed: wire::Seed::None,
             mode: None,
             owner: None,
@@ -68,6 +75,17 @@ impl Preserved {
             other_claim: wire::OtherClaim::Refuse,
         }
     }
+}
+
+/// A partition that is made on free space where the source is missing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Creation {
+    /// Its name, which the source is looked for by.
+    pub label: String,
+    /// Its size.
+    pub size: Bytes,
+    /// On which disk; all that are fixed match an empty selector.
+    pub disk: Box<wire::Select>,
 }
 
 /// One way of naming a device.
@@ -142,6 +160,9 @@ impl NewFileSystem {
     }
 }
 
+/// Less holds no file system with something in it.
+const SMALLEST_PARTITION: Bytes = Bytes(8 * MIB);
+
 /// What the system itself is made of, or the kernel mounts: nothing of the sort is preserved.
 const SYSTEM: [&str; 11] = [
     "/",
@@ -189,6 +210,9 @@ pub(super) fn read(config: &wire::BootConfig, problems: &mut Problems) -> Vec<Pr
                     );
                 }
             });
+        if config.disk.is_some() {
+            only_for_sessions(given, &path, problems);
+        }
         if let Some(entry) = entry(given, claim, &path, problems) {
             entries.push((i, entry));
         }
@@ -200,6 +224,12 @@ pub(super) fn read(config: &wire::BootConfig, problems: &mut Problems) -> Vec<Pr
                 problems.add(
                     &format!("{path}.target"),
                     format!("the same as preserve[{j}].target"),
+                );
+            }
+            if one.source == other.source && one.key_file != other.key_file {
+                problems.add(
+                    &format!("{path}.luks"),
+                    format!("preserve[{j}] names the same source with another `luks`"),
                 );
             }
             if one.source == other.source && overlap(&one.subdir, &other.subdir) {
@@ -225,6 +255,22 @@ pub(super) fn read(config: &wire::BootConfig, problems: &mut Problems) -> Vec<Pr
     // A mount over a parent would hide what was mounted below it.
     entries.sort_by(|a, b| depth(&a.target).cmp(&depth(&b.target)));
     entries
+}
+
+/// What an installed system would have to do for itself at each of its boots, or `disk` does.
+fn only_for_sessions(given: &wire::Preserve, path: &str, problems: &mut Problems) {
+    if given.luks.is_some() {
+        problems.add(
+            &format!("{path}.luks"),
+            "only with `memory`: an installed system would need a crypttab and the key on its own disk to open it at each boot; encrypt the source with the image's own means",
+        );
+    }
+    if given.create.is_some() {
+        problems.add(
+            &format!("{path}.create"),
+            "only with `memory`: with `disk`, name the partition in `disk.partitions`",
+        );
+    }
 }
 
 /// What mounts are sorted by: fewer components first.
@@ -262,8 +308,13 @@ fn entry(
         other_claim,
     } = given;
     let key = |name: &str| format!("{path}.{name}");
-    problems.unsupported(&key("create"), create.is_some());
-    problems.unsupported(&key("luks"), luks.is_some());
+    let mut source = source.clone();
+    let create = create.and_then(|size| creation(size.0, &mut source, *format, &key, problems));
+    let key_file = luks.as_ref().and_then(|luks| {
+        plain_path(&luks.key_file)
+            .map_err(|why| problems.add(&key("luks.keyFile"), why))
+            .ok()
+    });
     let target = match plain_path(target) {
         Ok(target) => match forbidden(&target) {
             None => Some(target),
@@ -277,7 +328,7 @@ fn entry(
             None
         }
     };
-    let source = source_of(source, &key("source"), problems);
+    let source = source_of(&source, &key("source"), problems);
     let subdir = match subdir {
         Some(text) => match inner_path(text) {
             Ok(subdir) => Some(subdir),
@@ -356,6 +407,8 @@ fn entry(
         method: *method,
         format,
         filesystem,
+        create,
+        key_file,
         seed: *seed,
         mode,
         owner,
@@ -363,6 +416,53 @@ fn entry(
         required: *required,
         claim: claim.map(str::to_owned),
         other_claim: *other_claim,
+    })
+}
+
+/// What `create` means. The disk, which belongs to it, is taken out of `source`.
+fn creation(
+    size: Bytes,
+    source: &mut wire::PreserveSource,
+    format: wire::PreserveFormat,
+    key: &impl Fn(&str) -> String,
+    problems: &mut Problems,
+) -> Option<Creation> {
+    let Some(label) = source.partlabel.clone() else {
+        problems.add(
+            &key("create"),
+            "only with a source that is named by `partlabel`: the partition is found again by it",
+        );
+        return None;
+    };
+    if let Some(wrong) = super::disk::wrong_label(&label) {
+        problems.add(&key("source.partlabel"), wrong);
+    }
+    if format != wire::PreserveFormat::IfBlank {
+        problems.add(
+            &key("format"),
+            "IfBlank is needed with `create`: a new partition is blank",
+        );
+    }
+    if size < SMALLEST_PARTITION {
+        problems.add(
+            &key("create"),
+            format!(
+                "at least {} are needed for a file system",
+                SMALLEST_PARTITION.short()
+            ),
+        );
+    }
+    if source.partition.is_some() {
+        problems.add(
+            &key("source.partition"),
+            "a partition that is made gets the lowest free number",
+        );
+        source.partition = None;
+    }
+    Some(Creation {
+        label,
+        size,
+        disk: Box::new(source.disk.take().unwrap_or_default()),
     })
 }
 

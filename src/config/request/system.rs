@@ -52,8 +52,8 @@ impl SystemChanges {
     }
 }
 
-/// A system in which one of these is replaced does not start any more, or is another one.
-const NEVER: [&str; 6] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/var/run"];
+/// What the kernel or the init system mounts, or empties, at each boot: nothing of an image is seen there.
+pub const NEVER: [&str; 6] = ["/proc", "/sys", "/dev", "/run", "/tmp", "/var/run"];
 
 /// An installed system's own initrd may carry ironroot: it must not install again.
 const SKIP: &str = "ironroot.skip";

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Problems, wire};
+use crate::config::quantity::{Amount, SizeText};
 
 /// What `disk` says of a tree alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,18 +15,58 @@ pub struct TreeDisk {
 /// Where the EFI system partition of a tree's disk is mounted.
 const ESP: [&str; 2] = ["/efi", "/boot/efi"];
 
+/// Why no file is put there.
+pub const ESP_IS_THE_LOADERS: &str =
+    "the EFI system partition of a tree's disk is its boot loader's";
+
+/// Whether `path` is on the EFI system partition of a tree's disk.
+pub fn is_on_esp(path: &Path) -> bool {
+    ESP.iter().any(|esp| path.starts_with(esp))
+}
+
+/// Label of the partition that stands for the root.
+const ROOT: &str = crate::plan::tree_layout::ROOT_LABEL;
+
+/// What a tree's root leaves to others must be said: it takes the rest by itself.
+fn root_among_partitions(disk: &wire::Disk, problems: &mut Problems) {
+    let root = disk.partitions.iter().position(|p| p.label == ROOT);
+    let sized = root
+        .and_then(|i| disk.partitions.get(i))
+        .is_some_and(|root| root.size != SizeText::Rest);
+    for (i, partition) in disk.partitions.iter().enumerate() {
+        let at = |key: &str| format!("disk.partitions[{i}].{key}");
+        if Some(i) == root {
+            let own = [
+                ("type", partition.kind.is_some()),
+                ("filesystem", partition.filesystem.is_some()),
+            ];
+            for (key, _) in own.iter().filter(|(_, given)| *given) {
+                problems.add(
+                    &at(key),
+                    "a tree's root has its type and ext4; only its size can be given",
+                );
+            }
+            continue;
+        }
+        let part = match partition.size {
+            SizeText::Rest => Some("the `Rest`"),
+            SizeText::Amount(Amount::Percent(_)) => Some("a part of the free space"),
+            SizeText::Amount(Amount::Bytes(_)) => None,
+        };
+        if let (false, Some(part)) = (sized, part) {
+            problems.add(
+                &at("size"),
+                format!("{part} is the root's: give the root a size too, by a partition with the label {ROOT:?}"),
+            );
+        }
+    }
+}
+
 /// Reads those keys of `disk` that only a tree has, and refuses those that it does not carry out.
 pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Problems) -> TreeDisk {
     let tree = image.kind == wire::ImageKind::Tree;
     let arguments = &disk.kernel_arguments;
     match disk.bootloader {
-        wire::Bootloader::Grub | wire::Bootloader::ImageScript => problems.add(
-            "disk.bootloader",
-            format!(
-                "boot loader {:?} is not supported in this version: use Auto, Uki, SystemdBoot or None",
-                disk.bootloader
-            ),
-        ),
         wire::Bootloader::Auto => {}
         _ if !tree => problems.add(
             "disk.bootloader",
@@ -35,9 +76,8 @@ pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Probl
     }
     if tree {
         problems.unsupported("image.verifyDisk", image.verify_disk);
-        problems.unsupported("disk.keep", !disk.keep.is_empty());
         problems.unsupported("disk.grow", disk.grow.is_some());
-        problems.unsupported("disk.partitions", !disk.partitions.is_empty());
+        root_among_partitions(disk, problems);
         let given = !arguments.append.is_empty() || !arguments.remove.is_empty();
         let own = match disk.bootloader {
             wire::Bootloader::Uki => Some("a unified kernel image carries its own command line"),
@@ -51,11 +91,8 @@ pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Probl
             problems.add("disk.kernelArguments", why);
         }
         for (i, file) in disk.files.iter().enumerate() {
-            if ESP.iter().any(|esp| Path::new(&file.path).starts_with(esp)) {
-                problems.add(
-                    &format!("disk.files[{i}].path"),
-                    "the EFI system partition of a tree's disk is its boot loader's",
-                );
+            if is_on_esp(Path::new(&file.path)) {
+                problems.add(&format!("disk.files[{i}].path"), ESP_IS_THE_LOADERS);
             }
         }
     }

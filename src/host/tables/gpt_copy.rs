@@ -24,6 +24,15 @@ struct Copy {
     entries: Vec<u8>,
 }
 
+impl Copy {
+    /// Where its entries end on the disk.
+    fn end(&self, sector: SectorSize) -> Bytes {
+        let start = self.header.part_start.saturating_mul(sector.get());
+        let length = u64::from(self.header.num_parts).saturating_mul(u64::from(ENTRY_SIZE));
+        Bytes(start.saturating_add(length))
+    }
+}
+
 enum Found {
     Valid(Box<Copy>),
     Missing,
@@ -53,6 +62,10 @@ pub(super) fn read<R: Read + Seek + ?Sized>(
         found => found,
     };
     let (primary_state, backup_state) = (state(&primary), state(&backup));
+    let primary_end = match &primary {
+        Found::Valid(copy) => copy.end(sector),
+        Found::Missing | Found::Invalid(_) => Bytes::ZERO,
+    };
     let copies_agree = match (&primary, &backup) {
         (Found::Valid(a), Found::Valid(b)) => {
             a.header.disk_guid == b.header.disk_guid
@@ -64,6 +77,10 @@ pub(super) fn read<R: Read + Seek + ?Sized>(
     let backup_at_end = match &backup {
         Found::Valid(copy) => copy.header.current_lba == last,
         Found::Missing | Found::Invalid(_) => false,
+    };
+    let backup_lists = match (&primary, &backup) {
+        (Found::Valid(_), Found::Valid(b)) if !copies_agree => Some(partitions(b, size, sector).0),
+        _ => None,
     };
     let copy = match (primary, backup) {
         (Found::Valid(copy), _) | (_, Found::Valid(copy)) => copy,
@@ -85,8 +102,10 @@ pub(super) fn read<R: Read + Seek + ?Sized>(
         disk_guid: copy.header.disk_guid.to_string(),
         protective,
         primary: primary_state,
+        primary_end,
         backup: backup_state,
         copies_agree,
+        backup_lists,
         backup_at_end,
         usable: (copy.header.first_usable, copy.header.last_usable),
         entries: copy.header.num_parts,

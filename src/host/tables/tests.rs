@@ -137,6 +137,17 @@ fn each_kind_of_damage_is_named() {
 }
 
 #[test]
+fn where_the_primary_ends_is_known_wherever_its_entries_stand() {
+    let end = |script: &str| gpt(read_all(&made(SIZE, script), SectorSize::S512)).primary_end;
+    assert_eq!(end("sgdisk -n 1:0:+4M $F"), Bytes(34 * 512));
+    assert_eq!(end("sgdisk -n 1:4096:+4M -j 2016 $F"), Bytes(2048 * 512));
+    let mut damaged = gpt_disk();
+    damaged[2 * 512] ^= 1;
+    let table = gpt(read_all(&damaged, SectorSize::S512));
+    assert_eq!(table.primary_end, Bytes::ZERO);
+}
+
+#[test]
 fn copies_that_differ_are_not_whole() {
     let first = gpt_disk();
     let other = made(

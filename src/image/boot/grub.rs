@@ -122,6 +122,23 @@ pub fn edit_defaults(text: &str, change: &Edit) -> String {
     lines.join("\n") + "\n"
 }
 
+/// The kernel's words of `/etc/default/grub`, as grub-mkconfig puts them into the first entry. What the shell would
+/// compute is not among them.
+pub fn defaults(text: &str) -> String {
+    let value = |wanted: &str| {
+        let mut assigned = text.lines().filter_map(|line| {
+            let (name, value) = line.split_once('=')?;
+            (name.trim() == wanted).then(|| unquoted(value.trim()))?
+        });
+        assigned.next_back().unwrap_or_default()
+    };
+    let both = [
+        value("GRUB_CMDLINE_LINUX"),
+        value("GRUB_CMDLINE_LINUX_DEFAULT"),
+    ];
+    both.join(" ").trim().to_owned()
+}
+
 /// The value of a shell assignment; `None` where it is more than one quoted or plain word.
 fn unquoted(value: &str) -> Option<String> {
     if let Some(inner) = value.strip_prefix('\'').and_then(|v| v.strip_suffix('\'')) {
@@ -187,6 +204,13 @@ mod tests {
         assert_eq!(entry.options, "root=PARTUUID=x ro  quiet");
         let second = CFG.split_once("submenu").unwrap().1;
         assert_eq!(parse(second).unwrap().kernel, "/vmlinuz-5.10");
+    }
+
+    #[test]
+    fn the_words_of_the_defaults_are_those_of_the_first_entry() {
+        let text = "# GRUB_CMDLINE_LINUX=x\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX='console=ttyS0'\nGRUB_CMDLINE_LINUX_RECOVERY=single\n";
+        assert_eq!(defaults(text), "console=ttyS0 quiet");
+        assert_eq!(defaults("GRUB_CMDLINE_LINUX=\"$X\"\n"), "");
     }
 
     #[test]

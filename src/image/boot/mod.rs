@@ -4,6 +4,7 @@ pub mod arguments;
 pub mod bls;
 pub mod extlinux;
 pub mod grub;
+pub mod grub_core;
 pub mod uki;
 
 /// What a boot loader starts.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::host::tables::{CopyState, Gpt, Mbr};
+use crate::units::Bytes;
 
 const GUID: &str = "11111111-2222-3333-4444-555555555555";
 
@@ -15,6 +16,7 @@ fn identity() -> RecordIdentity {
         version: "0.1.0".to_owned(),
         time: 1_764_000_000,
         kept: Vec::new(),
+        sections: None,
     }
 }
 
@@ -34,8 +36,10 @@ fn gpt() -> Gpt {
         disk_guid: GUID.to_owned(),
         protective: true,
         primary: CopyState::Valid,
+        primary_end: Bytes(34 * 512),
         backup: CopyState::Valid,
         copies_agree: true,
+        backup_lists: None,
         backup_at_end: true,
         usable: (34, 1000),
         entries: 128,
@@ -51,7 +55,7 @@ fn record(state: State, table: &Table) -> Record {
         identity: identity(),
         disk: match state {
             State::Mark => disk,
-            State::Record => disk.with_table(table),
+            State::Record | State::Sealed => disk.with_table(table),
         },
     }
 }
@@ -230,6 +234,45 @@ fn a_record_without_the_sector_that_commits_it_is_still_a_mark() {
 }
 
 #[test]
+fn a_sealed_record_whose_lba_0_was_zeroed_is_no_unfinished_installation() {
+    let whole = Table::Gpt(gpt());
+    let headless = Table::Gpt(Gpt {
+        protective: false,
+        ..gpt()
+    });
+    let sealed = |lba0: &[u8]| Ok(Some(record(State::Sealed, &whole).committed_by(lba0)));
+    assert_eq!(
+        judge(sealed(&[1; 512]), &whole, &disk()),
+        RecordFound::Installed(identity())
+    );
+    let text = why(judge(sealed(&[0; 512]), &headless, &disk()));
+    assert!(text.contains("sector 0 is no protective MBR"), "{text}");
+}
+
+/// Each mix of old and new sectors is one of both, whatever a cut leaves.
+#[test]
+fn a_seal_is_one_sector() {
+    let old = encode(&record(State::Record, &Table::Gpt(gpt()))).unwrap();
+    let new = encode(&record(State::Sealed, &Table::Gpt(gpt()))).unwrap();
+    assert_eq!(old[512..], new[512..]);
+    assert_eq!(decode(&new).unwrap().unwrap().state, State::Sealed);
+    assert_eq!(&new[18..20], &[3, 0x5a]);
+}
+
+#[test]
+fn what_the_disk_section_said_is_left_out_where_it_does_not_fit() {
+    let mut long = record(State::Record, &Table::Gpt(gpt()));
+    let key = |n: u32| (format!("key{n}"), "12345678".to_owned());
+    long.identity.sections = Some((0..20).map(key).collect());
+    let read = decode(&encode(&long).unwrap()).unwrap().unwrap();
+    assert_eq!(read, long);
+    long.identity.image = "x".repeat(3200);
+    let read = decode(&encode(&long).unwrap()).unwrap().unwrap();
+    assert_eq!(read.identity.sections, None);
+    assert_eq!(read.identity.image, long.identity.image);
+}
+
+#[test]
 fn a_record_that_does_not_fit_is_a_config_error() {
     let mut long = record(State::Mark, &Table::None);
     long.identity.image = "x".repeat(4000);
@@ -241,8 +284,9 @@ fn a_record_that_does_not_fit_is_a_config_error() {
 fn any_record() -> impl Strategy<Value = Record> {
     let text = "\\PC{0,40}";
     let maybe = || proptest::option::of("\\PC{0,20}");
+    let state = [State::Mark, State::Record, State::Sealed];
     (
-        any::<bool>(),
+        proptest::sample::select(state.to_vec()),
         text,
         text,
         text,
@@ -254,7 +298,7 @@ fn any_record() -> impl Strategy<Value = Record> {
     )
         .prop_map(
             |(
-                mark,
+                state,
                 identity,
                 claim,
                 image,
@@ -264,7 +308,7 @@ fn any_record() -> impl Strategy<Value = Record> {
                 wwn,
                 serial,
             )| Record {
-                state: if mark { State::Mark } else { State::Record },
+                state,
                 identity: RecordIdentity {
                     identity,
                     claim,
@@ -272,6 +316,7 @@ fn any_record() -> impl Strategy<Value = Record> {
                     version: "1".to_owned(),
                     time,
                     kept,
+                    sections: None,
                 },
                 disk: DiskIdentity {
                     disk_guid,

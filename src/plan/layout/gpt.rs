@@ -127,7 +127,7 @@ pub(super) fn adopt(
 }
 
 /// Where in the head the array of entries is.
-fn array_range(header: &Header, sector: u64) -> Result<std::ops::Range<usize>, Refusal> {
+pub(super) fn array_range(header: &Header, sector: u64) -> Result<std::ops::Range<usize>, Refusal> {
     let length = sane(header.entries_length().filter(|l| *l <= MIB / 2))?;
     let start = sane(header.entries_lba().and_then(|lba| lba.checked_mul(sector)))?;
     let end = sane(start.checked_add(length))?;
@@ -149,7 +149,7 @@ fn overlap(a: Span, b: Span) -> bool {
 }
 
 /// The table as a reader of the finished disk finds it: both copies whole, each partition where it should be.
-fn read_back(head: &[u8], copies: &Copies, target: &Target) -> Result<Table, Refusal> {
+pub(super) fn read_back(head: &[u8], copies: &Copies, target: &Target) -> Result<Table, Refusal> {
     let mut disk = Ends {
         head,
         tail: &copies.backup,

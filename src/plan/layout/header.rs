@@ -90,6 +90,11 @@ impl Header {
         get64(&self.0, field::FIRST_USABLE)
     }
 
+    /// Last block that partitions may use.
+    pub fn last_usable(&self) -> Option<u64> {
+        get64(&self.0, field::LAST_USABLE)
+    }
+
     /// Sets the first block that partitions may use.
     pub fn set_first_usable(&mut self, lba: u64) {
         put(&mut self.0, field::FIRST_USABLE, &lba.to_le_bytes());

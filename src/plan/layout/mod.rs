@@ -6,6 +6,7 @@
 //! what the config asks for: kept and added partitions, one that grows, new GUIDs.
 
 pub mod bytes;
+pub mod create;
 pub mod entry;
 pub mod extend;
 pub mod gpt;

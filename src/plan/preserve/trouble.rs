@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::units::Bytes;
+
 /// What is wrong with a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
@@ -14,16 +16,45 @@ pub enum Trouble {
     Several(Vec<String>),
     /// It cannot be read.
     Unreadable(String),
+    /// A table lists it, and the kernel does not.
+    NotInKernel(String),
+    /// It is a part of something else, which has another name.
+    PartOf(String),
     /// It is in use.
     InUse(String),
     /// It has no file system, and must not get one.
     Blank(String),
     /// It holds something else than a file system.
     Occupied(String),
+    /// It is encrypted, and the config has no key for it.
+    Encrypted(String),
     /// It has another file system than the config says.
     OtherFileSystem(String),
     /// It cannot be written.
     ReadOnly(String),
+    /// No disk, or several, on which it could be made.
+    Disks {
+        /// What the config asks for.
+        wanted: String,
+        /// Those that match.
+        found: Vec<String>,
+    },
+    /// A disk whose table gets no new partition.
+    NoTable {
+        /// The disk.
+        disk: String,
+        /// Why.
+        why: String,
+    },
+    /// A disk without room for it.
+    NoRoom {
+        /// The disk.
+        disk: String,
+        /// What is asked for.
+        need: Bytes,
+        /// The largest free range.
+        largest: Bytes,
+    },
     /// Another entry uses it in a way that excludes this one.
     Conflict(String),
 }
@@ -32,10 +63,18 @@ impl Trouble {
     /// Whether waiting may help.
     pub fn may_heal(&self) -> bool {
         match self {
-            Trouble::Missing { .. } | Trouble::Unreadable(_) | Trouble::InUse(_) => true,
+            Trouble::Missing { .. }
+            | Trouble::Unreadable(_)
+            | Trouble::NotInKernel(_)
+            | Trouble::InUse(_) => true,
+            Trouble::Disks { found, .. } => found.is_empty(),
             Trouble::Several(_)
+            | Trouble::PartOf(_)
+            | Trouble::NoTable { .. }
+            | Trouble::NoRoom { .. }
             | Trouble::Blank(_)
             | Trouble::Occupied(_)
+            | Trouble::Encrypted(_)
             | Trouble::OtherFileSystem(_)
             | Trouble::ReadOnly(_)
             | Trouble::Conflict(_) => false,
@@ -52,6 +91,12 @@ impl Trouble {
                 "name it by partuuid or by the disk's serial, or give one of them another name"
             }
             Trouble::Unreadable(_) => "check the disk",
+            Trouble::NotInKernel(_) => {
+                "make the kernel read the table again (partprobe), and see that it knows GPT"
+            }
+            Trouble::PartOf(_) => {
+                "name the whole: by label or UUID of the file system in it, or by its path; or take it apart"
+            }
             Trouble::InUse(_) => "unmount it or stop what holds it",
             Trouble::Blank(_) => {
                 "make a file system there, or set `format` to IfBlank and name it by partlabel, partuuid or disk"
@@ -59,8 +104,18 @@ impl Trouble {
             Trouble::Occupied(_) => {
                 "name another place; what is there is not erased. Where it may be lost, erase it with blkdiscard, or zero both of its ends"
             }
+            Trouble::Encrypted(_) => {
+                "set `luks.keyFile` to a key file in the initrd, or name another place; what is there is not erased"
+            }
             Trouble::OtherFileSystem(_) => "correct `filesystem`, or leave it away",
             Trouble::ReadOnly(_) => "check the write protection, or add the option ro",
+            Trouble::Disks { .. } => {
+                "say in `source.disk` on which disk the partition shall be made; `ironroot disks` lists all"
+            }
+            Trouble::NoTable { .. } => {
+                "repair the table on a running system (`sgdisk --verify` names what is wrong), or name another disk; nothing was written"
+            }
+            Trouble::NoRoom { .. } => "ask for less in `create`, or name another disk",
             Trouble::Conflict(_) => "correct `preserve`",
         }
     }
@@ -87,7 +142,37 @@ impl fmt::Display for Trouble {
             Trouble::InUse(how) => write!(f, "it is in use: {how}"),
             Trouble::Blank(name) => write!(f, "{name} is blank, and `format` is Never"),
             Trouble::Occupied(what) => write!(f, "it holds no file system to mount: {what}"),
+            Trouble::NotInKernel(place) => {
+                write!(f, "{place}, which the kernel does not know")
+            }
+            Trouble::PartOf(how) => {
+                write!(f, "what has that name is a part of something else: {how}")
+            }
+            Trouble::Encrypted(what) => write!(f, "it is encrypted: {what}"),
             Trouble::ReadOnly(name) => write!(f, "{name} is read-only"),
+            Trouble::Disks { wanted, found } => match found.as_slice() {
+                [] => write!(f, "it would be made, and no disk matches {wanted}"),
+                several => write!(
+                    f,
+                    "it would be made, and {} disks match {wanted}: {}",
+                    several.len(),
+                    several.join(" and ")
+                ),
+            },
+            Trouble::NoTable { disk, why } => {
+                write!(
+                    f,
+                    "it would be made, and {disk} gets no new partition: {why}"
+                )
+            }
+            Trouble::NoRoom {
+                disk,
+                need,
+                largest,
+            } => write!(
+                f,
+                "it would be made, and there is no room on {disk} for {need}: the largest free range is {largest}"
+            ),
             Trouble::OtherFileSystem(what) | Trouble::Conflict(what) => f.write_str(what),
         }
     }

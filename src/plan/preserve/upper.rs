@@ -37,12 +37,12 @@ impl fmt::Display for Upper {
 pub fn upper(entry: &Preserved, others: &[Preserved], facts: &Facts) -> Result<Upper, Refusal> {
     let devices = candidates::all(facts);
     let decide = || {
-        let device = candidates::find(&entry.source, &devices, facts)?;
+        let device = candidates::find(entry, &devices, facts)?;
         if device.disk.read_only {
             return Err(Trouble::ReadOnly(device.name.to_owned()));
         }
         let clash = others.iter().find(|other| {
-            candidates::find(&other.source, &devices, facts).is_ok_and(|d| d.dev == device.dev)
+            candidates::find(other, &devices, facts).is_ok_and(|d| d.dev == device.dev)
         });
         if let Some(other) = clash {
             return Err(Trouble::Conflict(format!(

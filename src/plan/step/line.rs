@@ -60,7 +60,7 @@ impl fmt::Display for Step {
                     (None, None) => f.write_str(" (no digest)"),
                 }?;
                 let changes = match self {
-                    Step::OpenImage { shape, .. } => shape.changes(),
+                    Step::OpenImage { shape, .. } | Step::OpenTree { shape, .. } => shape.changes(),
                     _ => Vec::new(),
                 };
                 match changes.as_slice() {
@@ -104,11 +104,19 @@ impl fmt::Display for Step {
                 }
                 Ok(())
             }
-            Step::MakePartitions { table } => {
+            Step::MakePartitions { table, kept } => {
                 f.write_str("partitions of a new table, in memory only:")?;
                 for (i, p) in table.partitions.iter().enumerate() {
                     let comma = if i == 0 { "" } else { "," };
                     write!(f, "{comma} {} {} ({})", p.number, p.label, p.size.short())?;
+                }
+                for (i, number) in kept.iter().enumerate() {
+                    let before = if i == 0 {
+                        ", and of those that are kept "
+                    } else {
+                        ", "
+                    };
+                    write!(f, "{before}{number}")?;
                 }
                 Ok(())
             }
@@ -199,10 +207,31 @@ impl fmt::Display for Step {
                     None => Ok(()),
                 }
             }
+            Step::AddPartitions { partitions } => write!(f, "{partitions}"),
             Step::OpenSource { source } => {
-                match source.format {
-                    Some(fs) => write!(f, "ERASE: make {} on {source}, which is blank", fs.name())?,
-                    None => write!(f, "open {source}, {}", source.filesystem)?,
+                let place: &dyn fmt::Display = match &source.made {
+                    Some(_) => &source.name,
+                    None => source.as_ref(),
+                };
+                let blank = match (&source.made, &source.luks) {
+                    (Some(_), _) => "",
+                    (None, None) => ", which is blank",
+                    // Or has a header that was left unfinished.
+                    (None, Some(_)) => ", which holds nothing",
+                };
+                match (source.format, &source.luks) {
+                    (Some(fs), None) => write!(f, "ERASE: make {} on {place}{blank}", fs.name())?,
+                    (Some(fs), Some(_)) => {
+                        write!(
+                            f,
+                            "ERASE: make {} inside LUKS2 on {place}{blank}",
+                            fs.name()
+                        )?;
+                    }
+                    (None, _) => write!(f, "open {place}, {}", source.filesystem)?,
+                }
+                if let Some(luks) = &source.luks {
+                    write!(f, ", with the key file {}", luks.key_file.display())?;
                 }
                 write!(f, ", as source {} ({})", source.number, source.wanted)
             }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::keep::Copy;
 use super::layout::Shape;
 use super::memory_root::Room;
+use super::preserve::create::NewPartitions;
 use super::preserve::{Binding, SourceDevice, Upper};
 use super::teardown::Standing;
 use super::tree_layout::NewTable;
@@ -112,11 +113,15 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// The table that the disk will have.
         table: NewTable,
+        /// What it keeps and gets besides.
+        shape: Box<Shape>,
     },
-    /// Make the kernel know the partitions of a fresh table, which stays in memory.
+    /// Make the kernel know the partitions of that table, which stays in memory.
     MakePartitions {
         /// The table.
         table: NewTable,
+        /// Numbers of kept partitions that are opened too.
+        kept: Vec<u32>,
     },
     /// Make their file systems.
     MakeFileSystems {
@@ -231,6 +236,11 @@ pub enum Step {
         /// Where what is written is kept; `None`: in memory.
         upper: Option<Box<Upper>>,
     },
+    /// Make partitions for preserved content on free space of a disk.
+    AddPartitions {
+        /// Which, and where.
+        partitions: Box<NewPartitions>,
+    },
     /// Open a device with preserved content, give it a file system where it is blank, check the file system and
     /// mount it.
     OpenSource {
@@ -329,6 +339,7 @@ impl Step {
             Step::OpenRoot { .. } => "openRoot",
             Step::LoadRoot => "loadRoot",
             Step::MountRoot { .. } => "mountRoot",
+            Step::AddPartitions { .. } => "addPartitions",
             Step::OpenSource { .. } => "openSource",
             Step::Preserve { .. } => "preserve",
             Step::Scratch { .. } => "scratch",
@@ -356,6 +367,7 @@ impl Step {
             | Step::KeepPaths { .. }
             | Step::MakeFilesystem { .. }
             | Step::GrowFilesystem { .. }
+            | Step::AddPartitions { .. }
             | Step::CommitHead { .. } => true,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
@@ -393,6 +405,7 @@ impl Step {
             | Step::ZramSwap { .. }
             | Step::StartInstalled { .. } => true,
             Step::BootEntry { required, .. } => !*required,
+            Step::AddPartitions { partitions } => !partitions.required,
             Step::OpenSource { source } => !source.required,
             Step::Preserve { binding } => !binding.required,
             Step::LockDisk { .. }

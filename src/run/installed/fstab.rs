@@ -31,6 +31,16 @@ pub enum Spec {
 }
 
 impl Entry {
+    /// What one line says, its fields read already.
+    pub fn new(spec: &str, target: PathBuf, kind: &str, options: &str) -> Entry {
+        Entry {
+            spec: spec_of(spec),
+            target,
+            kind: kind.to_owned(),
+            options: options.to_owned(),
+        }
+    }
+
     /// Whether the running system has it there without being asked.
     pub fn is_mounted_at_boot(&self) -> bool {
         let has = |word: &str| self.options.split(',').any(|o| o == word);
@@ -55,12 +65,9 @@ pub fn parse(text: &str) -> Vec<Entry> {
             let target = unescape(fields.next()?);
             let kind = fields.next().unwrap_or("auto");
             let options = fields.next().unwrap_or("defaults");
-            target.starts_with('/').then(|| Entry {
-                spec: spec_of(&unescape(spec)),
-                target: PathBuf::from(target),
-                kind: kind.to_owned(),
-                options: options.to_owned(),
-            })
+            target
+                .starts_with('/')
+                .then(|| Entry::new(&unescape(spec), PathBuf::from(&target), kind, options))
         })
         .collect()
 }

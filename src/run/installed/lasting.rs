@@ -10,13 +10,14 @@ use super::{Installed, LIMIT};
 use crate::config::request::Named;
 use crate::config::request::preserve::{Atime, MountFlags};
 use crate::config::wire::Seed;
-use crate::error::{Class, Context as _, Failure, Result, describe};
+use crate::error::{Class, Context as _, Failure, Result, describe, printable};
 use crate::host::signatures;
 use crate::host::tables::Table;
 use crate::plan::preserve::lasting::is_mounted;
 use crate::plan::preserve::{Attach, Binding, SourceDevice};
 use crate::report::Reporter;
 use crate::run::memory::mounts::Mounts;
+use crate::run::own_mounts::When;
 use crate::run::partitions::Node;
 use crate::run::preserve::source::Source;
 use crate::run::preserve::{attach, conflicts, source};
@@ -139,12 +140,13 @@ fn uuid_of(path: &Path) -> Result<Option<String>> {
 /// Refuses a path at which the image itself mounts something (of two lines, systemd takes the first), and one whose
 /// content in the image cannot be seen.
 fn no_rival(system: &Installed, binding: &Binding) -> Result<()> {
-    if binding.seed == Seed::FromImageOnce || !is_mounted(binding) {
-        // What the image has there is read now, or a copy is put there.
-        system.must_be_there(&binding.target)?;
-    }
     if !is_mounted(binding) {
-        return Ok(());
+        // A copy is put there.
+        return system.must_be_there(&binding.target);
+    }
+    if binding.seed == Seed::FromImageOnce {
+        // What the image has there is read now.
+        system.must_lead_there(&binding.target)?;
     }
     // Separators of overlayfs and of mount(8), which read them differently when they are escaped.
     let strange = |path: &Path| path.display().to_string().contains([':', ',', '\\']);
@@ -155,10 +157,23 @@ fn no_rival(system: &Installed, binding: &Binding) -> Result<()> {
         )
         .hint("use `method` bind, or other names"));
     }
-    match conflicts::find(system.root()?, &[&binding.target]).first() {
+    match conflicts::at(system.root()?, &binding.target).first() {
         None => Ok(()),
-        Some(found) => Err(Failure::new(Class::Preserve, found.clone())
-            .hint("take the line or the unit out of the image")),
+        Some(own) => {
+            let what = match own.when {
+                When::Never => "keeps systemd from mounting anything at",
+                When::AtBoot | When::OnDemand => "mounts something at",
+            };
+            Err(Failure::new(
+                Class::Preserve,
+                format!(
+                    "{} of the image {what} {} itself",
+                    printable(&own.file),
+                    own.entry.target.display()
+                ),
+            )
+            .hint("take the line or the unit out of the image"))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The installed system, mounted while the disk cannot boot yet: its root, and what its fstab mounts below it.
+//! The installed system, mounted while the disk cannot boot yet: its root, and what it mounts below that by itself.
 //! Everything is found among the partitions of the target's own table, and nowhere else.
 
 pub mod arguments;
@@ -14,9 +14,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
 use crate::config::request::SystemChanges;
+use crate::config::request::system::NEVER;
 use crate::error::{Class, Context as _, Failure, Result, chain};
 use crate::host::tables::Table;
 use crate::report::Reporter;
+use crate::run::own_mounts::{self, When};
 use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::mount::{Flags, Guard};
@@ -102,7 +104,7 @@ impl Installed {
             volumes,
             mounts,
         };
-        for entry in this.fstab() {
+        for entry in this.mounted_at_boot() {
             match this.mount_entry(&entry, flags) {
                 Ok((number, guard)) => {
                     mounted.push(number);
@@ -123,7 +125,7 @@ impl Installed {
         flags: Flags,
     ) -> std::result::Result<(u32, Guard), String> {
         if self.mounts.len() >= MOUNTS {
-            return Err("its fstab has too many lines".to_owned());
+            return Err("it mounts too much".to_owned());
         }
         let volume = self.volumes.iter().find(|v| v.is(&entry.spec));
         let volume = volume.ok_or_else(|| "it is none of the image's partitions".to_owned())?;
@@ -157,15 +159,18 @@ impl Installed {
         Ok(())
     }
 
-    fn fstab(&self) -> Vec<fstab::Entry> {
+    /// What the running system mounts below its root, by fstab or by units.
+    fn mounted_at_boot(&self) -> Vec<fstab::Entry> {
         let Ok(root) = &self.root else {
             return Vec::new();
         };
-        let text = root
-            .read(Path::new("/etc/fstab"), Walk::InRoot, LIMIT)
-            .unwrap_or_default();
-        let mut entries = fstab::parse(&String::from_utf8_lossy(&text));
-        entries.retain(|e| e.target != Path::new("/") && e.is_mounted_at_boot());
+        let mut entries: Vec<fstab::Entry> = Vec::new();
+        for own in own_mounts::of(root) {
+            let is_new = entries.iter().all(|e| e.target != own.entry.target);
+            if own.when == When::AtBoot && is_new {
+                entries.push(own.entry);
+            }
+        }
         // Parents before what is mounted on them.
         entries.sort_by_key(|e| e.target.components().count());
         entries
@@ -188,21 +193,48 @@ impl Installed {
         self.root.as_ref().ok().into_iter().chain(&self.apart)
     }
 
-    /// Refuses a path whose file system is not mounted: what is written there would be hidden in the running
-    /// system.
+    /// Refuses a file whose file system is not mounted: what is written there would be hidden in the running
+    /// system. Links on the way are followed as that system follows them; one in its place is replaced.
     fn must_be_there(&self, path: &Path) -> Result<()> {
-        match self.missing.iter().find(|(at, _)| path.starts_with(at)) {
-            Some((at, why)) => Err(Failure::new(
+        let parent = path.parent().unwrap_or(path);
+        let mut real = self.root()?.real_path(parent)?;
+        real.extend(path.file_name());
+        self.must_be_seen(path, &real)
+    }
+
+    /// The same for what `path` leads to.
+    fn must_lead_there(&self, path: &Path) -> Result<()> {
+        let real = self.root()?.real_path(path)?;
+        self.must_be_seen(path, &real)
+    }
+
+    fn must_be_seen(&self, path: &Path, real: &Path) -> Result<()> {
+        let root = self.root()?;
+        if let Some(at) = NEVER.iter().find(|at| real.starts_with(at)) {
+            return Err(Failure::new(
                 Class::Media,
                 format!(
-                    "{} lies below {}, which could not be mounted: {why}",
+                    "{} leads to {}, and what is in {at} of the image is hidden in the running system",
                     path.display(),
-                    at.display()
+                    real.display()
                 ),
             )
-            .hint("add the file system's kernel module to the initrd, name the partition by UUID or PARTUUID in the image's fstab, or choose another path")),
-            None => Ok(()),
+            .hint("choose another path"));
         }
+        for (at, why) in &self.missing {
+            if real.starts_with(root.real_path(at)?) {
+                return Err(Failure::new(
+                    Class::Media,
+                    format!(
+                        "{} lies below {}, which could not be mounted: {why}",
+                        path.display(),
+                        at.display()
+                    ),
+                )
+                .hint("add the file system's kernel module to the initrd, name the partition by UUID or PARTUUID in the image's fstab, or choose another path"));
+            }
+        }
+        Ok(())
     }
 
     /// Makes the changes.

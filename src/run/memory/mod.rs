@@ -26,6 +26,7 @@ use crate::config::request::Verity;
 use crate::config::wire::{ImageKind, MemoryMethod};
 use crate::error::{Class, Failure, Result};
 use crate::plan::memory_root::{self, Lengths, Room, RootLayout};
+use crate::plan::preserve::create::NewPartitions;
 use crate::plan::preserve::{Binding, SourceDevice, Upper};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
@@ -64,6 +65,7 @@ pub struct Loaded {
     proofs: Vec<Verified>,
     layout: RootLayout,
     room: Room,
+    preserving: Preserving,
 }
 
 /// How an image lies in memory.
@@ -208,7 +210,19 @@ impl Session {
             proofs,
             layout,
             room,
+            preserving: Preserving::default(),
         })))
+    }
+
+    /// Makes partitions for preserved content.
+    pub fn add_partitions(self, new: &NewPartitions, reporter: &Reporter) -> Result<Session> {
+        match self {
+            Session::Loaded(mut loaded) => {
+                loaded.preserving.add_partitions(new, reporter)?;
+                Ok(Session::Loaded(loaded))
+            }
+            other => Err(other.out_of_order("addPartitions")),
+        }
     }
 
     /// Makes the root at `place`.
@@ -224,6 +238,7 @@ impl Session {
             proofs,
             layout,
             room,
+            preserving,
         } = match self {
             Session::Loaded(loaded) => *loaded,
             other => return Err(other.out_of_order("mountRoot")),
@@ -247,7 +262,7 @@ impl Session {
             proofs,
             layout,
             upper: upper.map(|upper| upper.source.path.clone()),
-            preserving: Preserving::default(),
+            preserving,
         })))
     }
 

@@ -6,20 +6,30 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Class, Context as _, Result, chain};
+use crate::run::preserve::luks::Mapping;
 use crate::sys::detached::Detached;
 use crate::sys::mount;
 
 /// What was mounted, in order; dropping it undoes all of it, the newest first.
 #[derive(Debug, Default)]
-pub struct Mounts(Vec<PathBuf>);
+pub struct Mounts {
+    places: Vec<PathBuf>,
+    /// Opened devices that are mounted here: each closes when its last user is gone.
+    mappings: Vec<Mapping>,
+}
 
 impl Mounts {
     /// Mounts `what` at `place`, which is made where it is missing.
     pub fn attach(&mut self, what: Detached, place: &Path) -> Result<()> {
         directory(place)?;
         what.attach_at(place)?;
-        self.0.push(place.to_owned());
+        self.places.push(place.to_owned());
         Ok(())
+    }
+
+    /// A device that stays open as long as what is mounted from it.
+    pub fn keep_mapping(&mut self, mapping: Mapping) {
+        self.mappings.push(mapping);
     }
 
     /// Mounts `what` at the directory that `target` is, and that messages call `name`. Nothing needs to be undone:
@@ -30,13 +40,16 @@ impl Mounts {
 
     /// Leaves all of it mounted.
     pub fn keep(mut self) {
-        self.0.clear();
+        self.places.clear();
+        for mapping in self.mappings.drain(..) {
+            log::debug!("{} stays open", mapping.into_name());
+        }
     }
 }
 
 impl Drop for Mounts {
     fn drop(&mut self) {
-        while let Some(place) = self.0.pop() {
+        while let Some(place) = self.places.pop() {
             // Nobody but this program works below; where somebody does, it vanishes with its last user.
             if let Err(failure) = mount::detach_lazily(&place) {
                 log::warn!("{}", chain(&failure));

@@ -5,7 +5,9 @@ pub mod attach;
 pub mod claim;
 pub mod conflicts;
 pub mod layer;
+pub mod luks;
 pub mod machine_id;
+pub mod partition;
 pub mod place;
 pub mod record;
 pub mod remove;
@@ -17,10 +19,12 @@ use std::path::{Path, PathBuf};
 
 use super::memory::mounts::Mounts;
 use crate::error::{Class, Failure, Result, describe};
+use crate::plan::preserve::create::NewPartitions;
 use crate::plan::preserve::{Binding, SourceDevice};
 use crate::report::Reporter;
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::detached::{Detached, Flags};
+use partition::MadePartitions;
 use source::Source;
 
 /// Where the sources are mounted, each in a directory of its number. It travels with /run into the new system.
@@ -29,6 +33,7 @@ pub const STATE: &str = "/run/ironroot/state";
 /// What a session preserves.
 #[derive(Debug, Default)]
 pub struct Preserving {
+    made: Vec<MadePartitions>,
     sources: Vec<Source>,
     promises: Vec<Promise>,
     image: Option<Root>,
@@ -52,6 +57,30 @@ pub struct Places<'a> {
 }
 
 impl Preserving {
+    /// Makes partitions on one disk.
+    pub fn add_partitions(&mut self, new: &NewPartitions, reporter: &Reporter) -> Result<()> {
+        match partition::make(new, reporter) {
+            Ok(made) => {
+                self.made.push(made);
+                Ok(())
+            }
+            Err(failure) if new.required => tolerate(
+                failure,
+                &format!("what was to be made on {}", new.target),
+                true,
+                reporter,
+            ),
+            Err(failure) => {
+                reporter.warn(format!(
+                    "no partition was made on {}: {}",
+                    new.target,
+                    describe(&failure)
+                ));
+                Ok(())
+            }
+        }
+    }
+
     /// Opens, checks and mounts a source.
     pub fn open(
         &mut self,
@@ -59,7 +88,10 @@ impl Preserving {
         made: &mut Mounts,
         reporter: &Reporter,
     ) -> Result<()> {
-        match source::open(device, made, reporter) {
+        let opened = self
+            .resolve(device)
+            .and_then(|device| source::open(&device, made, reporter));
+        match opened {
             Ok(source) => {
                 self.sources.push(source);
                 Ok(())
@@ -71,6 +103,31 @@ impl Preserving {
                 reporter,
             ),
         }
+    }
+
+    /// The device as the kernel knows it now.
+    fn resolve(&self, device: &SourceDevice) -> Result<SourceDevice> {
+        let Some(partuuid) = &device.made else {
+            return Ok(device.clone());
+        };
+        let mut nodes = self.made.iter().flat_map(|made| &made.nodes);
+        let (_, node) = nodes.find(|(uuid, _)| uuid == partuuid).ok_or_else(|| {
+            Failure::new(
+                Class::Preserve,
+                format!("{} could not be made", device.name),
+            )
+            .hint("see the warning above")
+        })?;
+        Ok(SourceDevice {
+            name: node.path.file_name().map_or_else(
+                || device.name.clone(),
+                |name| name.to_string_lossy().into_owned(),
+            ),
+            path: node.path.clone(),
+            dev: node.dev,
+            size: node.place.size,
+            ..device.clone()
+        })
     }
 
     /// Attaches a path.

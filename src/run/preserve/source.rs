@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use nix::libc;
 
-use super::STATE;
+use super::{STATE, luks};
 use crate::config::request::preserve::NewFileSystem;
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::host::signatures;
+use crate::host::{Content, signatures};
 use crate::init::modules;
-use crate::plan::preserve::SourceDevice;
+use crate::plan::preserve::{SourceDevice, UNFINISHED};
 use crate::report::Reporter;
 use crate::run::memory::mounts::Mounts;
 use crate::sys::beneath::Root;
@@ -53,14 +53,25 @@ pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Re
         Failure::new(Class::Preserve, format!("locking {device}")).caused_by(error)
     })?;
     is_the_chosen_one(device)?;
-    if let Some(kind) = device.format {
-        reporter.info(format!("making {} on {device}", kind.name()));
-        make(device, kind)?;
-    } else if !device.read_only {
-        check(device, reporter)?;
+    let unlocked = match &device.luks {
+        Some(luks) => Some(luks::open(device, luks, reporter)?),
+        None => None,
+    };
+    let inner = unlocked.as_ref().map_or(device, |(_, inner)| inner);
+    if let Some(kind) = inner.format {
+        reporter.info(format!("making {} on {inner}", kind.name()));
+        make(inner, kind)?;
+    } else if !inner.read_only {
+        check(inner, reporter)?;
+    }
+    if let (Some(luks), true) = (&device.luks, device.format.is_some()) {
+        luks::finish(device, luks, inner)?;
     }
     let place = Path::new(STATE).join(device.number.to_string());
-    mount(device, &place, made)?;
+    mount(inner, &place, made)?;
+    if let Some((mapping, _)) = unlocked {
+        made.keep_mapping(mapping);
+    }
     drop(lock);
     let root = Root::open(&place)?;
     Ok(Source {
@@ -111,7 +122,11 @@ fn is_the_chosen_one(device: &SourceDevice) -> Result<()> {
         return Err(Failure::new(Class::Preserve, why));
     }
     if device.format.is_some() {
-        if !contents.blank.is_empty() {
+        // A LUKS header whose file system was never made holds nothing.
+        let unfinished = |c: &Content| c.label.as_deref() == Some(UNFINISHED);
+        let begins_again = device.luks.is_some()
+            && matches!(contents.found.as_slice(), [one] if one.what == "crypto_LUKS" && unfinished(one));
+        if !contents.blank.is_empty() || begins_again {
             return Ok(());
         }
         let found: Vec<String> = contents.found.iter().map(ToString::to_string).collect();

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::Path;
 
 use super::esp::{self, Esp};
+use super::grub::{self, Core, Grub};
+use super::image_script;
 use super::kernels::{self, Kernel};
 use super::loader_entry::{self, Entry};
 use super::rooted::{self, Rooted};
@@ -11,6 +13,7 @@ use super::uki;
 use crate::config::wire::Bootloader;
 use crate::error::{Class, Failure, Result, printable};
 use crate::image::boot::arguments::words;
+use crate::image::boot::grub_core::BootCode;
 use crate::plan::tree_layout;
 use crate::plan::tree_root::BootWish;
 use crate::report::Reporter;
@@ -27,14 +30,17 @@ const TEXT: u64 = 1 << 20;
 const LOADER_CONF: &str = "timeout 1\n";
 
 /// Installs what `wish` asks for, as far as the tree in the root partition has it.
-pub fn install(shared: &Shared, wish: &BootWish, reporter: &Reporter) -> Result<()> {
+/// What of it stands in LBA 0 is the answer.
+pub fn install(shared: &Shared, wish: &BootWish, reporter: &Reporter) -> Result<Option<BootCode>> {
     let rooted = Rooted::mount(shared.node(tree_layout::ROOT)?)?;
     let tree = Tree {
         root: rooted.root(),
+        rooted: &rooted,
         shared,
         wish,
         reporter,
     };
+    let mut code = None;
     match wish.bootloader {
         Bootloader::Auto => tree.what_there_is()?,
         Bootloader::Uki => {
@@ -48,14 +54,11 @@ pub fn install(shared: &Shared, wish: &BootWish, reporter: &Reporter) -> Result<
         Bootloader::None => reporter.warn(
             "no boot loader was installed, as `disk.bootloader` says: what boots this disk is up to you",
         ),
-        Bootloader::Grub | Bootloader::ImageScript => {
-            return Err(Failure::new(
-                Class::Config,
-                format!("boot loader {:?} is not supported in this version", wish.bootloader),
-            ));
-        }
+        Bootloader::Grub => code = tree.grub()?,
+        Bootloader::ImageScript => code = tree.script()?,
     }
-    rooted.finish()
+    rooted.finish()?;
+    Ok(code)
 }
 
 fn missing(what: &str, places: &str) -> Failure {
@@ -68,6 +71,7 @@ fn missing(what: &str, places: &str) -> Failure {
 
 struct Tree<'a> {
     root: &'a Root,
+    rooted: &'a Rooted,
     shared: &'a Shared,
     wish: &'a BootWish,
     reporter: &'a Reporter,
@@ -138,21 +142,7 @@ impl Tree<'_> {
         let (loader, name) = self
             .loader()
             .ok_or_else(|| missing("no systemd-boot", &self.loader_places()))?;
-        let kernels = kernels::find(self.root)?;
-        // The newest that has an initrd; without one only a kernel with all drivers in it boots.
-        let newest = kernels
-            .iter()
-            .rfind(|k| k.initrd.is_some())
-            .or(kernels.last());
-        let Some(kernel) = newest else {
-            return Err(missing("no kernel", kernels::PLACES));
-        };
-        if kernel.initrd.is_none() {
-            self.reporter.warn(format!(
-                "kernel {} of the tree has no initrd: it must have every driver for its root in it",
-                kernel.version
-            ));
-        }
+        let kernel = &self.newest_kernel()?;
         let token = self.token()?;
         let (partition, node) = self.esp()?;
         let mut esp = self.fill(&partition, node)?;
@@ -171,6 +161,94 @@ impl Tree<'_> {
         Ok(())
     }
 
+    fn grub(&self) -> Result<Option<BootCode>> {
+        let platform = self
+            .wish
+            .platform
+            .ok_or_else(|| Failure::new(Class::Bug, "the plan does not say for what GRUB is"))?;
+        let grub = Grub::find(self.root, platform)
+            .ok_or_else(|| missing(&format!("no GRUB for {}", platform.name()), grub::PLACES))?;
+        let kernel = self.newest_kernel()?;
+        let options = self.options()?;
+        grub.files(self.root, &self.title()?, &kernel, &options)?;
+        grub::remember(self.root, &self.wish.arguments)?;
+        let node = self.shared.node(tree_layout::ROOT)?;
+        let code = match grub.core(self.rooted, node, self.shared)? {
+            Core::Bios(code) => Some(code),
+            Core::Efi(program) => {
+                let (file, node) = self.esp()?;
+                let mut esp = self.fill(&file, node)?;
+                let path = format!("EFI/BOOT/{}", self.fallback()?);
+                esp.add(&path, &mut program.as_slice())?;
+                esp.finish()?;
+                None
+            }
+        };
+        self.reporter.info(format!(
+            "boots by GRUB for {}: kernel {}, {}",
+            platform.name(),
+            kernel.version,
+            printable(&options)
+        ));
+        Ok(code)
+    }
+
+    fn script(&self) -> Result<Option<BootCode>> {
+        if !image_script::is_there(self.rooted) {
+            let place = format!("/{}", image_script::SCRIPT);
+            return Err(missing("no script that installs a boot loader", &place));
+        }
+        let options = self.options()?;
+        let code = image_script::run(self.rooted, self.shared, self.wish, &options, self.reporter)?;
+        self.reporter.info("boots by what its own script installed");
+        Ok(code)
+    }
+
+    /// The kernel's words, of a tree that keeps its own for kernel-install(8) or for GRUB.
+    fn options(&self) -> Result<String> {
+        let own = match self.kernel_install_words()? {
+            Some(words) => words,
+            None => grub::own_words(self.root)?.unwrap_or_default(),
+        };
+        Ok(loader_entry::options(
+            &self.wish.root,
+            &own,
+            &self.wish.arguments,
+        ))
+    }
+
+    /// The newest kernel that has an initrd; without one only a kernel with all drivers in it boots.
+    fn newest_kernel(&self) -> Result<Kernel> {
+        let kernels = kernels::find(self.root)?;
+        let newest = kernels
+            .iter()
+            .rfind(|k| k.initrd.is_some())
+            .or(kernels.last());
+        let kernel = newest
+            .cloned()
+            .ok_or_else(|| missing("no kernel", kernels::PLACES))?;
+        if kernel.initrd.is_none() {
+            self.reporter.warn(format!(
+                "kernel {} of the tree has no initrd: it must have every driver for its root in it",
+                kernel.version
+            ));
+        }
+        Ok(kernel)
+    }
+
+    /// The kernel's words that the tree has for kernel-install(8).
+    fn kernel_install_words(&self) -> Result<Option<String>> {
+        ["etc/kernel/cmdline", "usr/lib/kernel/cmdline"]
+            .into_iter()
+            .find_map(|path| rooted::text(self.root, Path::new(path), TEXT).transpose())
+            .transpose()
+    }
+
+    fn title(&self) -> Result<String> {
+        let name = self.os("PRETTY_NAME")?;
+        Ok(name.unwrap_or_else(|| "Linux".to_owned()))
+    }
+
     /// Puts a kernel and its initrd onto the partition; the entry that starts them.
     fn kernel(&self, esp: &mut Esp<'_>, kernel: &Kernel, token: &str) -> Result<Entry> {
         let place = format!("{token}/{}", kernel.version);
@@ -178,16 +256,10 @@ impl Tree<'_> {
         if let Some(initrd) = &kernel.initrd {
             self.copy(esp, initrd, &format!("{place}/initrd"))?;
         }
-        let own = ["etc/kernel/cmdline", "usr/lib/kernel/cmdline"]
-            .into_iter()
-            .find_map(|path| rooted::text(self.root, Path::new(path), TEXT).transpose())
-            .transpose()?
-            .unwrap_or_default();
+        let own = self.kernel_install_words()?.unwrap_or_default();
         let wish = self.wish;
         Ok(Entry {
-            title: self
-                .os("PRETTY_NAME")?
-                .unwrap_or_else(|| "Linux".to_owned()),
+            title: self.title()?,
             version: kernel.version.clone(),
             linux: format!("/{place}/linux"),
             initrd: kernel.initrd.is_some().then(|| format!("/{place}/initrd")),

@@ -72,6 +72,37 @@ impl Entry {
     }
 }
 
+/// A grub.cfg with one entry (GRUB manual, "Writing your own configuration file"). The paths are those of the file
+/// system that it is on.
+pub fn grub_cfg(title: &str, kernel: &str, initrd: Option<&str>, options: &str) -> String {
+    let title: String = title
+        .chars()
+        .filter(|c| !c.is_control() && !"'\\".contains(*c))
+        .collect();
+    let options: Vec<String> = words(options).into_iter().map(grub_word).collect();
+    let options = options.join(" ");
+    let mut text = format!(
+        "# Made by ironroot when this system was installed; update-grub makes it anew.\nset default=0\nset timeout=1\nmenuentry '{title}' {{\n\tlinux {kernel} {options}\n"
+    );
+    if let Some(initrd) = initrd {
+        let _ = writeln!(text, "\tinitrd {initrd}");
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// A word with its value in quotes where GRUB would interpret it (GRUB manual, "Quoting").
+fn grub_word(word: &str) -> String {
+    let special = |c: char| "{}|&;<>$\\#".contains(c);
+    if !word.contains(special) || word.contains(['\'', '"']) {
+        return word.to_owned();
+    }
+    match word.split_once('=') {
+        Some((key, value)) if !key.contains(special) => format!("{key}='{value}'"),
+        _ => format!("'{word}'"),
+    }
+}
+
 /// A value of /etc/os-release (os-release(5)), without quotes and on one line.
 pub fn os_release(text: &str, key: &str) -> Option<String> {
     let value = text.lines().find_map(|line| {
@@ -135,6 +166,27 @@ mod tests {
         assert_eq!(
             entry.text(),
             "title Debian\nversion 6.1\nlinux /debian/6.1/linux\ninitrd /debian/6.1/initrd\noptions a b\n"
+        );
+    }
+
+    #[test]
+    fn a_grub_cfg_says_the_same_to_grub_and_to_whoever_reads_it() {
+        let text = grub_cfg(
+            "It's {Debian}",
+            "/boot/vmlinuz-6.1",
+            Some("/boot/initrd.img-6.1"),
+            r#"root=PARTUUID=p ro a=1&2 dyndbg="file a b" x"#,
+        );
+        assert!(text.contains(
+            "menuentry 'Its {Debian}' {\n\tlinux /boot/vmlinuz-6.1 root=PARTUUID=p ro a='1&2' dyndbg=\"file a b\" x\n\tinitrd /boot/initrd.img-6.1\n}\n"
+        ), "{text}");
+        let entry = crate::image::boot::grub::parse(&text).unwrap();
+        assert_eq!(entry.kernel, "/boot/vmlinuz-6.1");
+        assert_eq!(entry.initrds, ["/boot/initrd.img-6.1"]);
+        assert!(
+            entry.options.starts_with("root=PARTUUID=p ro a="),
+            "{}",
+            entry.options
         );
     }
 

@@ -5,6 +5,9 @@ mod boot_loader;
 mod esp;
 mod filesystems;
 mod fstab;
+mod grub;
+mod image_script;
+mod inside;
 mod kernels;
 mod loader_entry;
 mod rooted;
@@ -18,10 +21,12 @@ pub use settle::settle;
 
 use super::head::HeadHold;
 use super::image_source::{Parts, Source};
-use super::partitions::{Place, Shared};
-use super::source_disk;
+use super::install::places;
+use super::partitions::Shared;
 use super::target_disk::TargetDisk;
+use super::{kept, make_filesystem, source_disk};
 use crate::error::{Class, Failure, Result};
+use crate::plan::layout::{Layout, Shape, extend};
 use crate::plan::memory_root::Lengths;
 use crate::plan::tree_layout::{self, NewTable};
 use crate::plan::tree_root::{self, TreeImage};
@@ -62,12 +67,16 @@ pub struct PartitionedTree {
 impl OpenedTree {
     /// Opens the image, finds out what it is and whether it fits.
     pub fn open(
-        disk: TargetDisk,
+        mut disk: TargetDisk,
         source: &Source<'_>,
-        table: &NewTable,
+        (table, shape): (&NewTable, &Shape),
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<OpenedTree> {
+        let entries = kept::entries(&disk, &shape.kept)?;
+        for filesystem in shape.add.iter().filter_map(|a| a.filesystem) {
+            make_filesystem::can_be_made(filesystem)?;
+        }
         let locations = &source.image.locations;
         source_disk::must_not_be_target(source.root, locations, disk.target())?;
         let mut parts = source.parts(Purpose::Tree, budget)?;
@@ -81,7 +90,8 @@ impl OpenedTree {
             declared: source.image.content_size,
         };
         let (image, at_least) = tree_root::adopt(&first, lengths, disk.target(), table)?;
-        let layout = tree_layout::layout(table, disk.target())?;
+        let layout = tree_layout::layout(table, disk.target(), shape, &entries)?;
+        disk.spare(layout.spared());
         if parts.count() > 1 {
             reporter.info(format!("the image has {} layers", parts.count()));
         }
@@ -105,17 +115,17 @@ impl OpenedTree {
         &self.disk
     }
 
-    /// Makes the kernel know the partitions of `table`.
-    pub fn make_partitions(self, table: &NewTable) -> Result<PartitionedTree> {
-        let places: Vec<Place> = table
-            .partitions
-            .iter()
-            .map(|p| Place {
-                number: p.number,
-                start: p.start,
-                size: p.size,
-            })
-            .collect();
+    /// The table that the disk will have.
+    pub fn layout(&self) -> &Layout {
+        self.head.layout()
+    }
+
+    /// Makes the kernel know its partitions; of what is kept, only those of `also`.
+    pub fn make_partitions(self, also: &[u32]) -> Result<PartitionedTree> {
+        for span in extend::fresh(&self.layout().added) {
+            self.disk.zero(span)?;
+        }
+        let places = places(self.layout(), also);
         Ok(PartitionedTree {
             shared: Shared::new(self.disk, &places)?,
             incoming: self.incoming,

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 use crate::error::printable;
-use crate::stream::codec::Purpose;
+use crate::stream::codec::{Codec, Purpose};
 use crate::units::Digest;
 
 /// What an Accept header asks for, and what is understood.
@@ -50,13 +50,27 @@ const TREES: [&str; 2] = [
 ];
 
 /// Docker's own types spell the suffix with a dot.
-const TREE_SUFFIXES: [&str; 5] = ["", "+gzip", "+zstd", ".gzip", ".zstd"];
+const TREE_SUFFIXES: [Suffix; 5] = [
+    ("", None),
+    ("+gzip", Some(Codec::Gzip)),
+    ("+zstd", Some(Codec::Zstd)),
+    (".gzip", Some(Codec::Gzip)),
+    (".zstd", Some(Codec::Zstd)),
+];
 
 /// More layers than any builder makes.
 const MOST_LAYERS: usize = 512;
 
-/// Compression is found by the first bytes, so that a suffix only has to be known.
-const SUFFIXES: [&str; 4] = ["", "+gzip", "+zstd", "+xz"];
+/// What a media type ends with, and which compression that declares. Without one nothing is declared: compression is
+/// found by the first bytes.
+type Suffix = (&'static str, Option<Codec>);
+
+const SUFFIXES: [Suffix; 4] = [
+    ("", None),
+    ("+gzip", Some(Codec::Gzip)),
+    ("+zstd", Some(Codec::Zstd)),
+    ("+xz", Some(Codec::Xz)),
+];
 
 /// More entries than anybody has; the limit on the document's length bounds it anyway.
 const QUOTED: usize = 8;
@@ -83,13 +97,21 @@ struct Platform {
     os: Option<String>,
 }
 
+/// A layer that is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Layer {
+    pub(super) digest: Digest,
+    /// The compression that its media type declares.
+    pub(super) packed: Option<Codec>,
+}
+
 /// What a document leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// The manifest for this machine.
     Manifest(Digest),
     /// The layers, in the order in which they are taken; one but for a tree.
-    Layers(Vec<Digest>),
+    Layers(Vec<Layer>),
 }
 
 /// Reads an index or a manifest. `arch` is as `uname -m` has it.
@@ -106,11 +128,11 @@ pub(super) fn read(text: &[u8], arch: &str, purpose: Purpose) -> Result<Next, St
         (Some(manifests), None) => for_machine(&manifests, arch).map(Next::Manifest),
         (None, Some(_)) if is_index => Err("its media type is not that of its content".to_owned()),
         (None, Some(layers)) => match purpose {
-            Purpose::Disk => disk(&layers).map(|digest| vec![digest]),
+            Purpose::Disk => disk(&layers).map(|layer| vec![layer]),
             Purpose::Root => root(&layers),
             // What is wrong with it as a disk is what people want to know.
             Purpose::DiskOrTree => match disk(&layers) {
-                Ok(digest) => Ok(vec![digest]),
+                Ok(layer) => Ok(vec![layer]),
                 Err(why) => with_boot_files(&layers).map_err(|_| why),
             },
             Purpose::Tree | Purpose::File => with_boot_files(&layers),
@@ -166,12 +188,12 @@ fn kind(entry: &Entry) -> &str {
 }
 
 /// Those of `layers` whose type is one of `types` with one of `suffixes`.
-fn of_type<'a>(layers: &'a [Entry], types: &[&str], suffixes: &[&str]) -> Vec<&'a Entry> {
+fn of_type<'a>(layers: &'a [Entry], types: &[&str], suffixes: &[Suffix]) -> Vec<&'a Entry> {
     let fits = |entry: &&Entry| {
         types.iter().any(|t| {
             kind(entry)
                 .strip_prefix(t)
-                .is_some_and(|suffix| suffixes.contains(&suffix))
+                .is_some_and(|rest| suffixes.iter().any(|(suffix, _)| *suffix == rest))
         })
     };
     layers.iter().filter(fits).collect()
@@ -186,9 +208,9 @@ fn shown(layers: &[Entry]) -> String {
     kinds.join(", ")
 }
 
-fn disk(layers: &[Entry]) -> Result<Digest, String> {
+fn disk(layers: &[Entry]) -> Result<Layer, String> {
     match of_type(layers, &DISKS, &SUFFIXES).as_slice() {
-        [one] => return parse_digest(&one.digest),
+        [one] => return taken(one),
         [] => {}
         _ => return Err("it has more than one disk".to_owned()),
     }
@@ -204,7 +226,7 @@ fn disk(layers: &[Entry]) -> Result<Digest, String> {
 
 /// A root as a file system, and behind it its kernel and its initrd where the image has both; else the layers of a
 /// tree. A disk is none.
-fn with_boot_files(layers: &[Entry]) -> Result<Vec<Digest>, String> {
+fn with_boot_files(layers: &[Entry]) -> Result<Vec<Layer>, String> {
     let root = match of_type(layers, &ROOTS, &SUFFIXES).as_slice() {
         [one] => *one,
         [] => return tree(layers),
@@ -216,14 +238,14 @@ fn with_boot_files(layers: &[Entry]) -> Result<Vec<Digest>, String> {
     if let ([kernel], [initrd]) = (kernels.as_slice(), initrds.as_slice()) {
         found.extend([*kernel, *initrd]);
     }
-    found.iter().map(|e| parse_digest(&e.digest)).collect()
+    found.into_iter().map(taken).collect()
 }
 
 /// A file system before a disk before a tree: images for machines carry several forms of one system.
-fn root(layers: &[Entry]) -> Result<Vec<Digest>, String> {
+fn root(layers: &[Entry]) -> Result<Vec<Layer>, String> {
     for types in [&ROOTS[..], &DISKS] {
         match of_type(layers, types, &SUFFIXES).as_slice() {
-            [one] => return parse_digest(&one.digest).map(|digest| vec![digest]),
+            [one] => return taken(one).map(|layer| vec![layer]),
             [] => {}
             _ => return Err("it has more than one root".to_owned()),
         }
@@ -232,7 +254,7 @@ fn root(layers: &[Entry]) -> Result<Vec<Digest>, String> {
 }
 
 /// All layers of a tree.
-fn tree(layers: &[Entry]) -> Result<Vec<Digest>, String> {
+fn tree(layers: &[Entry]) -> Result<Vec<Layer>, String> {
     let tree = of_type(layers, &TREES, &TREE_SUFFIXES);
     if tree.is_empty() {
         return Err(format!(
@@ -250,7 +272,16 @@ fn tree(layers: &[Entry]) -> Result<Vec<Digest>, String> {
     if tree.len() > MOST_LAYERS {
         return Err(format!("it has {} layers", tree.len()));
     }
-    tree.iter().map(|e| parse_digest(&e.digest)).collect()
+    tree.into_iter().map(taken).collect()
+}
+
+/// The layer of an entry whose type is known.
+fn taken(entry: &Entry) -> Result<Layer, String> {
+    let declared = |(suffix, codec): &Suffix| codec.filter(|_| kind(entry).ends_with(suffix));
+    Ok(Layer {
+        digest: parse_digest(&entry.digest)?,
+        packed: TREE_SUFFIXES.iter().chain(&SUFFIXES).find_map(declared),
+    })
 }
 
 fn parse_digest(text: &str) -> Result<Digest, String> {
@@ -274,6 +305,28 @@ mod tests {
         )
     }
 
+    /// The digests that a document leads to.
+    fn digests(next: Next) -> Next {
+        match next {
+            Next::Layers(mut layers) => {
+                for layer in &mut layers {
+                    layer.packed = None;
+                }
+                Next::Layers(layers)
+            }
+            next @ Next::Manifest(_) => next,
+        }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "it is compared with a result")]
+    fn found(all: &[&str]) -> Result<Next, String> {
+        let layer = |c: &&str| Layer {
+            digest: digest(c).parse().unwrap(),
+            packed: None,
+        };
+        Ok(Next::Layers(all.iter().map(layer).collect()))
+    }
+
     fn manifest(layers: &[String]) -> Result<Next, String> {
         let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
         read(text.as_bytes(), "x86_64", Purpose::Disk)
@@ -291,7 +344,10 @@ mod tests {
             let next = manifest(&[other, layer(kind, "a")]).unwrap();
             assert_eq!(
                 next,
-                Next::Layers(vec![digest("a").parse().unwrap()]),
+                Next::Layers(vec![Layer {
+                    digest: digest("a").parse().unwrap(),
+                    packed: kind.ends_with("+zstd").then_some(Codec::Zstd),
+                }]),
                 "{kind}"
             );
         }
@@ -325,14 +381,35 @@ mod tests {
     }
 
     #[test]
+    fn a_suffix_declares_the_compression() {
+        for (kind, packed) in [
+            ("application/vnd.oci.image.layer.v1.tar", None),
+            (
+                "application/vnd.oci.image.layer.v1.tar+gzip",
+                Some(Codec::Gzip),
+            ),
+            (
+                "application/vnd.oci.image.layer.v1.tar+zstd",
+                Some(Codec::Zstd),
+            ),
+            (
+                "application/vnd.docker.image.rootfs.diff.tar.gzip",
+                Some(Codec::Gzip),
+            ),
+        ] {
+            let text = format!(r#"{{"layers":[{}]}}"#, layer(kind, "a"));
+            let Ok(Next::Layers(layers)) = read(text.as_bytes(), "x86_64", Purpose::Root) else {
+                panic!("{kind}")
+            };
+            assert_eq!(layers[0].packed, packed, "{kind}");
+        }
+    }
+
+    #[test]
     fn a_root_is_a_file_system_or_a_disk_or_all_layers_of_a_tree() {
         let root = |layers: &[String]| {
             let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
-            read(text.as_bytes(), "x86_64", Purpose::Root)
-        };
-        let found = |all: &[&str]| {
-            let all = all.iter().map(|c| digest(c).parse().unwrap()).collect();
-            Ok(Next::Layers(all))
+            read(text.as_bytes(), "x86_64", Purpose::Root).map(digests)
         };
         let squashfs = layer("application/vnd.ironcore.image.squashfs", "a");
         let kernel = layer("application/vnd.ironcore.image.kernel", "b");
@@ -387,11 +464,7 @@ mod tests {
     fn a_tree_for_a_disk_is_a_file_system_with_its_kernel_or_all_layers_and_never_a_disk() {
         let read = |layers: &[String]| {
             let text = format!(r#"{{"schemaVersion":2,"layers":[{}]}}"#, layers.join(","));
-            read(text.as_bytes(), "x86_64", Purpose::Tree)
-        };
-        let found = |all: &[&str]| {
-            let all = all.iter().map(|c| digest(c).parse().unwrap()).collect();
-            Ok(Next::Layers(all))
+            read(text.as_bytes(), "x86_64", Purpose::Tree).map(digests)
         };
         let squashfs = layer("application/vnd.ironcore.image.squashfs", "a");
         let kernel = layer("application/vnd.ironcore.image.kernel", "b");

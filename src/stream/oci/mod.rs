@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
+use self::manifest::Layer;
 use super::budget::Budget;
 use super::cancel::{Cancel, Driver};
-use super::codec::Purpose;
+use super::codec::{Codec, Purpose};
 use super::fetch::Fetcher;
 use super::location::{HttpUrl, Location};
 use crate::error::{Class, Failure, Result, chain};
@@ -51,6 +52,8 @@ impl std::fmt::Debug for RegistryAccess {
 #[derive(Debug)]
 pub(super) struct Blob {
     pub(super) digest: Digest,
+    /// The compression that its media type declares.
+    pub(super) packed: Option<Codec>,
     /// Which reference led to it.
     pub(super) by: OciReference,
     /// Where it is, and what the download goes on with there.
@@ -82,7 +85,7 @@ pub(super) fn resolve(
     budget: &mut Budget,
 ) -> Result<Blob> {
     let one_layer = references.first().and_then(|r| Some((r.layer()?, r)));
-    let (digest, by, sessions) = if let Some((layer, by)) = one_layer {
+    let (layer, by, sessions) = if let Some((layer, by)) = one_layer {
         (layer.clone(), by.clone(), sessions(references, access)?)
     } else {
         let (mut layers, by, sessions) = layers(fetcher, references, access, purpose, budget)?;
@@ -94,13 +97,18 @@ pub(super) fn resolve(
     };
     let mut places = Vec::new();
     for (reference, session) in references.iter().zip(sessions) {
-        let path = format!("/v2/{}/blobs/{digest}", reference.repository());
+        let path = format!("/v2/{}/blobs/{}", reference.repository(), layer.digest);
         places.push((session.url(&path)?, session));
     }
     // The one that answered is asked first.
     let first = references.iter().position(|r| *r == by).unwrap_or(0);
     places.rotate_left(first);
-    Ok(Blob { digest, by, places })
+    Ok(Blob {
+        digest: layer.digest,
+        packed: layer.packed,
+        by,
+        places,
+    })
 }
 
 /// The layers that serve `purpose`, each as references of its own: an image and its mirrors.
@@ -112,7 +120,7 @@ pub(super) fn split(
     budget: &mut Budget,
 ) -> Result<Vec<Vec<OciReference>>> {
     let (layers, _, _) = layers(fetcher, references, access, purpose, budget)?;
-    let of = |digest| references.iter().map(|r| r.of_layer(digest)).collect();
+    let of = |layer| references.iter().map(|r| r.of_layer(layer)).collect();
     Ok(layers.iter().map(of).collect())
 }
 
@@ -127,7 +135,7 @@ fn layers(
     access: &RegistryAccess,
     purpose: Purpose,
     budget: &mut Budget,
-) -> Result<(Vec<Digest>, OciReference, Vec<Session>)> {
+) -> Result<(Vec<Layer>, OciReference, Vec<Session>)> {
     let driver = Driver::new(Cancel::default())?;
     let mut sessions = sessions(references, access)?;
     let question = Question {
@@ -161,7 +169,7 @@ fn first_that_answers<'a>(
     several: &mut [(&'a OciReference, &mut Session)],
     question: Question<'_>,
     budget: &mut Budget,
-) -> Result<(Vec<Digest>, &'a OciReference)> {
+) -> Result<(Vec<Layer>, &'a OciReference)> {
     let mut failures: Vec<Option<Failure>> = several.iter().map(|_| None).collect();
     let mut round = 0;
     loop {
@@ -225,7 +233,7 @@ fn none_answered(
     whole.caused_by(first)
 }
 
-/// The digests of the layers that `reference` means.
+/// The layers that `reference` means.
 fn find(
     fetcher: &Fetcher,
     driver: &Driver,
@@ -233,7 +241,7 @@ fn find(
     session: &mut Session,
     question: Question<'_>,
     budget: &mut Budget,
-) -> Result<Vec<Digest>> {
+) -> Result<Vec<Layer>> {
     let mut wanted = reference.wanted();
     let mut demanded = reference.digest().cloned();
     // An index, then a manifest.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::manifest::Layer;
 use crate::stream::location::HttpUrl;
 use crate::units::{Digest, HashAlgorithm};
 
@@ -17,7 +18,7 @@ pub struct OciReference {
     /// Spoken to without TLS.
     plain_http: bool,
     /// One layer of the image, where only that is meant.
-    layer: Option<Digest>,
+    layer: Option<Layer>,
 }
 
 impl OciReference {
@@ -29,15 +30,15 @@ impl OciReference {
     }
 
     /// One layer of this image.
-    pub(super) fn of_layer(&self, digest: &Digest) -> OciReference {
+    pub(super) fn of_layer(&self, layer: &Layer) -> OciReference {
         OciReference {
-            layer: Some(digest.clone()),
+            layer: Some(layer.clone()),
             ..self.clone()
         }
     }
 
     /// The layer, where only that is meant.
-    pub(super) fn layer(&self) -> Option<&Digest> {
+    pub(super) fn layer(&self) -> Option<&Layer> {
         self.layer.as_ref()
     }
 
@@ -84,7 +85,7 @@ impl OciReference {
     }
 
     /// The root of the registry's API. Docker's own registry has another name than its images.
-    pub(super) fn base(&self) -> Option<HttpUrl> {
+    pub(in crate::stream) fn base(&self) -> Option<HttpUrl> {
         let scheme = if self.plain_http { "http" } else { "https" };
         let host = match self.registry.as_str() {
             "docker.io" => "registry-1.docker.io",
@@ -165,7 +166,7 @@ impl fmt::Display for OciReference {
             write!(f, "@{digest}")?;
         }
         match &self.layer {
-            Some(digest) => write!(f, " layer {digest}"),
+            Some(layer) => write!(f, " layer {}", layer.digest),
             None => Ok(()),
         }
     }

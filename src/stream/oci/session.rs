@@ -79,6 +79,13 @@ impl Session {
         }
     }
 
+    /// Whether `response` is the registry's own demand for credentials. One of a server that a redirect led to
+    /// is not answered: it could name any place for them to be sent to, and what it gives is not sent to it.
+    pub(in crate::stream) fn is_asked_by(&self, response: &reqwest::Response) -> bool {
+        response.status() == StatusCode::UNAUTHORIZED
+            && self.base.url().origin() == response.url().origin()
+    }
+
     /// A manifest or an index. What may heal is retried within `budget`.
     pub(super) fn get(
         &mut self,
@@ -127,7 +134,7 @@ impl Session {
             let mut private = HeaderMap::new();
             self.authorize(&mut private);
             let response = send(fetcher, driver, &url, &private, manifest::ACCEPT)?;
-            if response.status() == StatusCode::UNAUTHORIZED && !asked_again {
+            if self.is_asked_by(&response) && !asked_again {
                 asked_again = true;
                 self.renew(fetcher, driver, response.headers())?;
                 continue;

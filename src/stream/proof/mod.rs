@@ -170,9 +170,9 @@ struct Desk<'a> {
 
 impl Desk<'_> {
     fn get(&mut self, location: &Location, limit: Bytes) -> Result<Vec<u8>> {
-        // The image's headers can hold secrets: they go to its own servers only.
-        let own = self.request.locations.iter();
-        let headers: &[(String, String)] = if own.into_iter().any(|l| l.same_origin(location)) {
+        // The image's headers can hold secrets: they go to its own server only.
+        let mut own = self.request.locations.first().into_iter();
+        let headers: &[(String, String)] = if own.any(|l| l.same_origin(location)) {
             &self.request.headers
         } else {
             &[]

@@ -145,12 +145,10 @@ fn what_makes_no_sense_is_refused_by_name() {
     for (more, part) in [
         (
             r#","create":"10GiB""#,
-            "create: not supported in this version",
+            "create: only with a source that is named by `partlabel`",
         ),
-        (
-            r#","luks":{"keyFile":"/k"}"#,
-            "luks: not supported in this version",
-        ),
+        (r#","luks":{"keyFile":"k"}"#, "luks.keyFile: "),
+        (r#","luks":{"keyFile":"/../k"}"#, "luks.keyFile: "),
         (
             r#","kind":"file","method":"overlay""#,
             "method: a file can only",
@@ -191,6 +189,92 @@ fn what_makes_no_sense_is_refused_by_name() {
     let config = parse::parse(text.as_bytes()).unwrap();
     let all = interpret(&config).unwrap_err();
     assert!(all[0].to_string().contains("claimBound"), "{all:?}");
+}
+
+#[test]
+fn what_is_made_has_a_name_a_size_and_at_most_a_disk() {
+    let create = |source: &str, more: &str| {
+        request(&format!(
+            r#"{{"target":"/a","source":{source},"create":"1GiB"{more}}}"#
+        ))
+    };
+    let blank = r#","format":"IfBlank""#;
+    let made = create(r#"{"partlabel":"state"}"#, blank).unwrap().remove(0);
+    let creation = made.create.unwrap();
+    assert_eq!(creation.size, Bytes(1 << 30));
+    assert_eq!(*creation.disk, wire::Select::default());
+    let on = r#"{"partlabel":"state","disk":{"serial":"S"}}"#;
+    let made = create(on, blank).unwrap().remove(0);
+    assert_eq!(made.source, Source::Partlabel("state".to_owned()));
+    assert_eq!(made.create.unwrap().disk.serial.as_deref(), Some("S"));
+    for (source, more, part) in [
+        (
+            r#"{"disk":{"serial":"S"}}"#,
+            blank,
+            "create: only with a source",
+        ),
+        (r#"{"partlabel":"state"}"#, "", "format: IfBlank is needed"),
+        (r#"{"partlabel":"12"}"#, blank, "source.partlabel: a label"),
+        (
+            r#"{"partlabel":"state","disk":{"serial":"S"},"partition":2}"#,
+            blank,
+            "source.partition: ",
+        ),
+        (
+            r#"{"partlabel":"state","label":"x"}"#,
+            blank,
+            "source: exactly one",
+        ),
+    ] {
+        refused(create(source, more), &format!("preserve[0].{part}"));
+    }
+    let small = r#"{"target":"/a","source":{"partlabel":"s"},"format":"IfBlank","create":"1MiB"}"#;
+    refused(request(small), "preserve[0].create: at least 8");
+    let percent = small.replace("1MiB", "50%");
+    assert!(parse::parse(percent.as_bytes()).is_err());
+    // Without `create`, a label on one disk only is no way of naming a device.
+    let two = r#"{"target":"/a","source":{"partlabel":"s","disk":{"serial":"S"}}}"#;
+    refused(request(two), "preserve[0].source: exactly one");
+}
+
+#[test]
+fn an_installed_system_neither_opens_nor_makes() {
+    let text = r#"{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{"url":"https://h/x"},"disk":{},
+        "preserve":[{"target":"/a","source":{"partlabel":"l"},"format":"IfBlank","create":"1GiB","luks":{"keyFile":"/k"}}]}"#;
+    let config = parse::parse(text.as_bytes()).unwrap();
+    let all: Vec<String> = interpret(&config)
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert!(
+        all.iter()
+            .any(|p| p.starts_with("preserve[0].luks: only with `memory`")),
+        "{all:?}"
+    );
+    assert!(
+        all.iter()
+            .any(|p| p.starts_with("preserve[0].create: only with `memory`")),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn entries_of_one_source_open_it_with_one_key() {
+    let entry = |target: &str, luks: &str| {
+        format!(r#"{{"target":"{target}","source":{{"partlabel":"l"}},"subdir":"{target}"{luks}}}"#)
+    };
+    let key = r#","luks":{"keyFile":"/k"}"#;
+    let two = |a: &str, b: &str| request(&[entry("/a", a), entry("/b", b)].join(","));
+    assert!(two(key, key).is_ok());
+    refused(
+        two(key, ""),
+        "preserve[1].luks: preserve[0] names the same source",
+    );
+    refused(
+        two(key, r#","luks":{"keyFile":"/other"}"#),
+        "preserve[1].luks: ",
+    );
 }
 
 #[test]

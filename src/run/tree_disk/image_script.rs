@@ -1,0 +1,111 @@
+//! The tree's own script installs the boot loader: it is run in the new root, with the disk's partitions but without
+//! the disk. What shall stand in LBA 0 it leaves in a file.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::inside::{self, Inside};
+use super::rooted::{self, Rooted};
+use crate::error::{Class, Failure, Result, printable};
+use crate::image::boot::grub_core::{BootCode, Platform};
+use crate::init::modules;
+use crate::plan::tree_layout;
+use crate::plan::tree_root::BootWish;
+use crate::report::Reporter;
+use crate::run::partitions::Shared;
+use crate::sys::beneath::Walk;
+
+/// The script.
+pub const SCRIPT: &str = "usr/lib/ironroot/install-bootloader";
+
+/// Where it leaves the code for LBA 0, in /run.
+const BOOT_CODE: &str = "ironroot/boot-code";
+
+/// Code in front of a table is no longer.
+const LARGEST: u64 = 440;
+
+/// A script that makes an initrd takes minutes.
+const TIME: Duration = Duration::from_secs(15 * 60);
+
+/// So many lines of what it says go into the log.
+const LINES: usize = 100;
+
+/// Runs it. `options` are the kernel's words.
+pub fn run(
+    rooted: &Rooted,
+    shared: &Shared,
+    wish: &BootWish,
+    options: &str,
+    reporter: &Reporter,
+) -> Result<Option<BootCode>> {
+    let root = shared.node(tree_layout::ROOT)?;
+    let esp = shared.node(tree_layout::ESP)?;
+    let bios = wish.platform == Some(Platform::I386Pc);
+    let mut env = vec![
+        (
+            "IRONROOT_FIRMWARE",
+            if bios { "bios" } else { "uefi" }.to_owned(),
+        ),
+        ("IRONROOT_ROOT", inside::path(root)),
+        ("IRONROOT_ROOT_PARTUUID", wish.root.clone()),
+        ("IRONROOT_ESP", inside::path(esp)),
+        ("IRONROOT_ESP_PARTUUID", wish.esp.clone()),
+        ("IRONROOT_CMDLINE", options.to_owned()),
+        ("IRONROOT_BOOT_CODE", format!("/run/{BOOT_CODE}")),
+    ];
+    if bios {
+        let node = shared.node(tree_layout::BIOS_BOOT)?;
+        env.push(("IRONROOT_BIOS_BOOT", inside::path(node)));
+        let sector = node.place.start.0 / shared.disk()?.target().sector.get();
+        env.push(("IRONROOT_BIOS_BOOT_SECTOR", sector.to_string()));
+    }
+    // It may want to mount the EFI system partition.
+    modules::want("vfat");
+    let inside = Inside::of(rooted, root, shared)?;
+    inside
+        .run_directory()
+        .make_directories(Path::new("ironroot"), 0o755, Walk::NoLinks)?;
+    let (output, status, run) = inside.execute(&format!("/{SCRIPT}"), &[], &env, TIME)?;
+    let said: Vec<&str> = output
+        .stdout
+        .lines()
+        .chain(output.stderr.lines())
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let from = said.len().saturating_sub(LINES);
+    for line in said.iter().skip(from) {
+        reporter.info(format!("/{SCRIPT}: {}", printable(line)));
+    }
+    if !status.success() {
+        let from = said.len().saturating_sub(3);
+        let last = said.get(from..).unwrap_or_default().join("; ");
+        return Err(Failure::new(
+            Class::Media,
+            format!(
+                "/{SCRIPT} of the tree failed ({status}): {}",
+                printable(&last)
+            ),
+        )
+        .hint("mend the script in the image, then install again; the disk does not boot now"));
+    }
+    let code = match run.read(Path::new(BOOT_CODE), Walk::NoLinks, LARGEST) {
+        Ok(bytes) => BootCode::read(&bytes),
+        Err(error) if error.is_missing() => None,
+        Err(error) => {
+            return Err(Failure::from(error).hint(
+                "the code in front of a table has at most 440 bytes; the disk does not boot now",
+            ));
+        }
+    };
+    if bios && code.is_none() {
+        reporter.warn(format!(
+            "/{SCRIPT} left no code for LBA 0 in /run/{BOOT_CODE}: a BIOS does not boot this disk"
+        ));
+    }
+    Ok(code)
+}
+
+/// Whether the tree has it.
+pub fn is_there(rooted: &Rooted) -> bool {
+    rooted::is_file(rooted.root(), Path::new(SCRIPT))
+}
