@@ -165,19 +165,7 @@ fn matrix_dracut_installs_a_disk_whose_root_does_not_fit_this_kernel() {
 /// Installs the small system by the helper in dracut.
 #[track_caller]
 fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
-    let scenario = Scenario::new(
-        "memory-initrd",
-        &[
-            "--disk-size",
-            "256M",
-            "--work",
-            work,
-            "--image",
-            "tiny.raw.zst",
-        ],
-    );
-    let _ = std::fs::remove_dir_all(scenario.file(""));
-    std::fs::create_dir_all(scenario.file("www")).unwrap();
+    let scenario = with_a_disk_for("tiny.raw.zst", work, 256 << 20);
     let mut config = installation("tiny.raw.zst");
     config["then"] = then.into();
     let words = served(&scenario, &config);
@@ -191,6 +179,16 @@ fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
         "the disk is not the image"
     );
     assert_eq!(disk[..446], image[..446], "the boot code");
+}
+
+/// A machine with a blank disk of `size` bytes, and `image` on its server.
+fn with_a_disk_for(image: &str, work: &'static str, size: u64) -> Scenario {
+    let scenario = Scenario::new("memory-initrd", &["--work", work, "--image", image]);
+    let _ = std::fs::remove_dir_all(scenario.file(""));
+    std::fs::create_dir_all(scenario.file("www")).unwrap();
+    let disk = std::fs::File::create(scenario.file("disk.raw")).unwrap();
+    disk.set_len(size).unwrap();
+    scenario
 }
 
 fn installation(image: &str) -> Value {
@@ -221,14 +219,7 @@ ExecStart=/bin/sh -c 'p=/var/lib/kubelet; n=$(cat $p/count 2>/dev/null || echo 0
 #[track_caller]
 fn installs_debian_with_a_preserved_path(name: &'static str, work: &'static str) {
     let initrd = Initrd(name);
-    let scenario = Scenario::new(
-        "memory-initrd",
-        &["--work", work, "--image", "debian.raw.zst"],
-    );
-    let _ = std::fs::remove_dir_all(scenario.file(""));
-    std::fs::create_dir_all(scenario.file("www")).unwrap();
-    let disk = std::fs::File::create(scenario.file("disk.raw")).unwrap();
-    disk.set_len(760 << 20).unwrap();
+    let scenario = with_a_disk_for("debian.raw.zst", work, 760 << 20);
     for generation in [1, 2] {
         let mut config = installation("debian.raw.zst");
         config["metadata"] = json!({ "claim": "a/1", "generation": generation });
