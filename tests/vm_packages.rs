@@ -1,7 +1,12 @@
 //! The Debian packages: installed in a Debian 12 and a Debian 13, where the next initrd has ironroot in it and boots.
 //!
 //! Needs root, the trees of `scripts/images/initrds --all` and `scripts/packages`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
 
 #[path = "support/debian_tree.rs"]
 mod debian_tree;
