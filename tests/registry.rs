@@ -7,21 +7,22 @@
     clippy::indexing_slicing
 )] // helpers of tests are tests
 
+#[path = "support/registry.rs"]
+mod server;
 mod support;
 
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
 use ironroot::error::{Class, Failure, chain, describe};
 use ironroot::stream::{
     Budget, ImageRequest, ImageStream, Location, Purpose, RegistryAccess, Verified,
 };
+use server::Registry;
 use support::fault_server::{Act, FaultServer, Request, Serve, file, ok, status};
 use support::images::{LONG, RIGHT, fetcher, gzip, image, request, sha256, zstd};
 
 const DISK: &str = "application/vnd.ironcore.image.rootfs";
-/// User "me", password "s3cr3t" (bcrypt, as the registry demands).
-const HTPASSWD: &str = "me:$2y$05$abcdefghijklmnopqrstuu9Avu/WgbsK7g7xfCY1X3pdjsTgxqQLS\n";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
@@ -81,51 +82,8 @@ fn index(manifests: &[(&str, &[u8])]) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Debian's docker-registry on a port of its own.
-struct Registry {
-    process: Child,
-    port: u16,
-    directory: tempfile::TempDir,
-}
-
+/// Pushing as the tests of the client need it.
 impl Registry {
-    fn start(more: &str) -> Registry {
-        let directory = tempfile::tempdir().unwrap();
-        let port = {
-            let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-            free.local_addr().unwrap().port()
-        };
-        let root = directory.path().display();
-        let config = format!(
-            "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {root}/data}}}}\nhttp: {{addr: '127.0.0.1:{port}'}}\n{}",
-            more.replace("ROOT", &root.to_string())
-        );
-        let file = directory.path().join("config.yml");
-        std::fs::write(&file, config).unwrap();
-        std::fs::write(directory.path().join("htpasswd"), HTPASSWD).unwrap();
-        let process = Command::new("docker-registry")
-            .args(["serve", file.to_str().unwrap()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("docker-registry is installed (package docker-registry)");
-        let registry = Registry {
-            process,
-            port,
-            directory,
-        };
-        let end = Instant::now() + Duration::from_secs(20);
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < end, "docker-registry does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        registry
-    }
-
-    fn reference(&self, rest: &str) -> String {
-        format!("oci://127.0.0.1:{}/{rest}", self.port)
-    }
-
     /// Pushes an OCI layout with skopeo: blobs, and the document that is its only entry.
     fn push(&self, blobs: &[&[u8]], kind: &str, document: &[u8], rest: &str, more: &[&str]) {
         let layout = tempfile::tempdir_in(self.directory.path()).unwrap();
@@ -159,13 +117,6 @@ impl Registry {
             "{}",
             String::from_utf8_lossy(&out.stderr)
         );
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -1,6 +1,6 @@
 //! ironroot as the helper inside the initrds that Debian's own builders make: dracut with each of its network programs,
 //! dracut without systemd, initramfs-tools. Machines boot from memory without `root=`, with a boot config at a name
-//! that only the lease's DNS server knows; failures reach the initrd's own emergency handling.
+//! that only the lease's DNS server knows, or install a disk. tests/vm_initrd_fails.rs has what goes wrong.
 //!
 //! Needs root and the artifacts of `scripts/lab` (`scripts/test` makes them; those of `matrix_*` with --all).
 #![allow(
@@ -10,131 +10,60 @@
     clippy::indexing_slicing
 )]
 
+#[path = "support/initrd.rs"]
+mod initrd;
 #[path = "support/machine.rs"]
 mod machine;
 
-use machine::{Boot, Direct, Scenario, lab};
+use initrd::{Initrd, fact, served};
+use machine::{Direct, Scenario, lab};
+use serde_json::{Value, json};
 
-const CONFIG: &str = "ironroot.config=http://boot.lab.example:8080/config.json";
-
-/// What dracut does after a failure, where nobody is there to use a shell.
-const EMERGENCY: &str = "rd.shell=0 rd.emergency=poweroff";
-
-/// A machine without disk content whose kernel and initrd are given directly; the first part of the initrd's
-/// name is its suite.
-fn boot(scenario: &Scenario, initrd: &str, words: &str, more: &[&str]) -> Boot {
-    let suite = initrd.split('-').next().unwrap();
-    let line = format!("console=ttyS0 quiet panic=10 systemd.show_status=1 demo.poweroff {words}");
-    let kernel = lab(&format!("initrd/{suite}.vmlinuz"));
-    let initrd = lab(&format!("initrd/{initrd}.img"));
-    let mut options = vec![
-        "--kernel",
-        kernel.to_str().unwrap(),
-        "--initrd",
-        initrd.to_str().unwrap(),
-        "--append",
-        &line,
-        "--wait-end",
-    ];
-    options.extend(more);
-    scenario.boot(false, &options)
-}
-
-fn scenario(work: &'static str) -> Scenario {
-    Scenario::new("memory-initrd", &["--disk-size", "64M", "--work", work])
-}
-
+/// Debian runs from memory, reports, and leaves the disk alone.
 #[track_caller]
-fn disk_is_untouched(scenario: &Scenario) {
-    let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
-    assert_eq!(disk.len(), 64 << 20);
-    assert!(disk.iter().all(|b| *b == 0), "the disk was written to");
-}
-
-/// Debian runs from memory, and finds itself as it should.
-#[track_caller]
-fn runs(initrd: &'static str, words: &str) {
-    let scenario = scenario(initrd);
-    let reached = "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=";
-    let console = boot(&scenario, initrd, words, &[reached]).good();
-    assert!(console.contains("failed=[]"), "{console}");
-    assert!(
-        console.contains("IRONROOT-FACT root 755 0 0 rw,relatime overlay"),
-        "{console}"
-    );
-    assert!(
-        console.contains("IRONROOT-FACT run 755 rw,nosuid,nodev"),
-        "{console}"
-    );
-    assert!(
-        console.contains("IRONROOT-FACT method overlay"),
-        "{console}"
-    );
-    assert!(console.contains("IRONROOT-FACT programs 0"), "{console}");
-    assert!(
-        console.contains("IRONROOT-FACT signals SigIgn: 0000000000001000"),
-        "{console}"
-    );
+fn runs(name: &'static str) {
+    let scenario = initrd::scenario(name);
+    let words = served(&scenario, &initrd::config());
+    Initrd(name).runs(&scenario, &words);
     let reports = scenario.reports();
     assert!(reports.contains(r#""handoff":"sysroot""#), "{reports}");
     assert!(reports.contains(r#""status":"Success""#), "{reports}");
-    disk_is_untouched(&scenario);
+    initrd::disk_is_untouched(&scenario);
 }
 
-/// A failure: our reason on the console, then what the initrd itself does about it.
+fn tool(program: &str, args: &[&str]) -> String {
+    let out = std::process::Command::new(program)
+        .args(args)
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
+}
+
+/// A path on the disk, which is blank at first: the system that is started writes to it, and unmounts it.
 #[track_caller]
-fn fails(initrd: &str, work: &'static str, words: &str, markers: &[&str]) -> String {
-    let scenario = scenario(work);
-    let console = boot(&scenario, initrd, words, markers).good();
-    assert!(!console.contains("MULTI-USER-REACHED"), "{console}");
-    assert!(console.contains("next:"), "{console}");
-    disk_is_untouched(&scenario);
-    console
-}
-
-#[test]
-fn dracut_with_networkd_runs_debian_by_a_name_of_the_lease() {
-    runs("bookworm-networkd", &format!("{CONFIG} {EMERGENCY}"));
-}
-
-/// A path on the disk, which is blank at first, in an initrd that systemd runs: the system that it starts writes to it,
-/// and unmounts it.
-#[test]
-fn dracut_keeps_a_preserved_path_mounted_into_debian() {
-    let sum = std::fs::read_to_string(lab("debian.squashfs.sha256")).unwrap();
-    let config = serde_json::json!({
-        "apiVersion": "ironroot.dev/v1alpha1",
-        "kind": "BootConfig",
-        "image": {
-            "url": "http://10.0.2.2:8080/debian.squashfs",
-            "digest": format!("sha256:{}", sum.split_whitespace().next().unwrap()),
-        },
-        "memory": {},
-        "preserve": [{
-            "target": "/var/lib/systemd",
-            "source": { "disk": { "serial": "initrd-disk" } },
-            "subdir": "state",
-            "format": "IfBlank",
-        }],
-    });
-    let config = config.to_string().replace('"', "%22");
-    let words = format!("ironroot.config=data:,{config} {EMERGENCY}");
-    let scenario = scenario("initrd-preserve");
-    let reached = "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=";
-    let console = boot(&scenario, "bookworm-networkd", &words, &[reached]).good();
-    assert!(console.contains("failed=[]"), "{console}");
+fn keeps_a_preserved_path(name: &'static str, work: &'static str) {
+    let scenario = initrd::scenario_with_blank_disk(work, 64 << 20);
+    let mut config = initrd::config();
+    config["preserve"] = json!([{
+        "target": "/var/lib/systemd",
+        "source": { "disk": { "serial": "initrd-disk" } },
+        "subdir": "state",
+        "format": "IfBlank",
+    }]);
+    let words = served(&scenario, &config);
+    let console = Initrd(name).runs(&scenario, &words);
+    let preserved = fact(&console, "preserved");
+    assert_eq!(
+        preserved, "[/var/lib/systemd ext4 rw writable]",
+        "{console}"
+    );
     let disk = scenario.file("disk.raw");
     let disk = disk.to_str().unwrap();
-    let tool = |program: &str, args: &[&str]| {
-        let out = std::process::Command::new(program)
-            .args(args)
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
-    };
-    // What systemd saves when the machine goes down.
-    let seed = tool("debugfs", &["-R", "stat /state/random-seed", disk]);
-    assert!(seed.contains("Type: regular"), "{seed}");
+    // What systemd saves when the machine goes down, and what the system wrote.
+    for file in ["random-seed", "lab"] {
+        let seen = tool("debugfs", &["-R", &format!("stat /state/{file}"), disk]);
+        assert!(seen.contains("Type: regular"), "{file}: {seen}");
+    }
     let header = tool("dumpe2fs", &["-h", disk]);
     assert!(
         header.contains("Filesystem state:         clean") && !header.contains("needs_recovery"),
@@ -143,97 +72,35 @@ fn dracut_keeps_a_preserved_path_mounted_into_debian() {
 }
 
 #[test]
-fn initramfs_tools_panics_with_the_reason_and_restarts() {
-    let words =
-        "boot=ironroot ironroot.timeout=3s ironroot.config=http://boot.lab.example:8080/no.json";
-    let console = fails(
-        "bookworm-tools",
-        "tools-404",
-        words,
-        &[
-            "--until=FAILED .code 11.",
-            "--until=Rebooting automatically",
-        ],
-    );
-    assert!(console.contains("404 Not Found"), "{console}");
-    assert!(
-        console.contains("ironroot failed; its reason is above"),
-        "{console}"
-    );
+fn dracut_with_networkd_runs_debian_by_a_name_of_the_lease() {
+    runs("bookworm-networkd");
+}
+
+#[test]
+fn dracut_keeps_a_preserved_path_mounted_into_debian() {
+    keeps_a_preserved_path("bookworm-networkd", "initrd-preserve");
 }
 
 #[test]
 fn matrix_initramfs_tools_runs_debian() {
-    for initrd in ["bookworm-tools", "trixie-tools"] {
-        runs(initrd, &format!("boot=ironroot {CONFIG}"));
-    }
+    runs("bookworm-tools");
+    keeps_a_preserved_path("trixie-tools", "trixie-tools");
 }
 
 #[test]
 fn matrix_dracut_106_runs_debian() {
-    runs("trixie-networkd", &format!("{CONFIG} {EMERGENCY}"));
+    keeps_a_preserved_path("trixie-networkd", "trixie-networkd");
 }
 
 #[test]
 fn matrix_every_network_program_of_dracut() {
-    for initrd in ["bookworm-network-manager", "bookworm-network-legacy"] {
-        runs(initrd, &format!("{CONFIG} {EMERGENCY}"));
-    }
+    runs("bookworm-network-legacy");
+    keeps_a_preserved_path("bookworm-network-manager", "bookworm-network-manager");
 }
 
 #[test]
 fn matrix_dracut_without_systemd_runs_debian() {
-    runs("bookworm-no-systemd", &format!("{CONFIG} {EMERGENCY}"));
-}
-
-/// Our reason first, then the unit, then the machine going off.
-#[track_caller]
-fn config_is_missing(initrd: &str, work: &'static str) {
-    let words = format!(
-        "ironroot.timeout=3s ironroot.config=http://boot.lab.example:8080/no.json {EMERGENCY}"
-    );
-    let markers = [
-        "--until=FAILED .code 11.",
-        "--until=Failed.*to start.*ironroot",
-        "--until=Power down",
-    ];
-    let console = fails(initrd, work, &words, &markers);
-    assert!(console.contains("404 Not Found"), "{console}");
-    assert!(console.contains("Dependency failed for"), "{console}");
-}
-
-#[test]
-fn a_config_that_is_not_there_reaches_dracuts_emergency_handling() {
-    config_is_missing("bookworm-networkd", "dracut-404");
-}
-
-#[test]
-fn matrix_a_config_that_is_not_there_reaches_the_emergency_handling_of_dracut_106() {
-    config_is_missing("trixie-networkd", "dracut-106-404");
-}
-
-#[test]
-fn matrix_a_wrong_digest_reaches_the_emergency_handling_at_once() {
-    let scenario = "digest";
-    let config = r#"{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{"url":"http://10.0.2.2:8080/debian.squashfs","digest":"sha256:0000000000000000000000000000000000000000000000000000000000000000"},"memory":{}}"#;
-    let words = format!(
-        "ironroot.config=data:,{} {EMERGENCY}",
-        config.replace('"', "%22")
-    );
-    let markers = ["--until=FAILED .code 12.", "--until=Power down"];
-    let console = fails("bookworm-networkd", scenario, &words, &markers);
-    assert!(!console.contains("trying again"), "{console}");
-}
-
-#[test]
-fn matrix_no_network_ends_with_the_reason_and_the_emergency_handling() {
-    let words = format!("ironroot.timeout=3s {CONFIG} {EMERGENCY}");
-    let markers = [
-        "--net=none",
-        "--until=FAILED .code 11.",
-        "--until=Power down",
-    ];
-    fails("bookworm-networkd", "no-network", &words, &markers);
+    keeps_a_preserved_path("bookworm-no-systemd", "bookworm-no-systemd");
 }
 
 /// The lab's Debian disk, started with an initrd that has ironroot in it and a command line that does not ask for it.
@@ -251,12 +118,7 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
         &disk,
         words,
     )
-    .run(&[
-        "--net=none",
-        "--memory=1024",
-        "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=",
-        "--wait-end",
-    ])
+    .run(&["--net=none", "--memory=1024", initrd::REACHED, "--wait-end"])
     .good();
     assert!(
         console.contains("nothing on the kernel command line asks for it"),
@@ -266,14 +128,16 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
     assert!(!console.contains("Wait for Network"), "{console}");
 }
 
+/// What is seen when the machine restarts.
+const RESTARTS: [&str; 2] = [
+    "--until=done: the machine restarts now",
+    "--until=reboot: Restarting system",
+];
+
 /// The helper installs, and restarts the machine as `then` says.
 #[test]
 fn matrix_dracut_installs_a_disk_and_restarts() {
-    let markers = [
-        "--until=done: the machine restarts now",
-        "--until=reboot: Restarting system",
-    ];
-    installs_and("Reboot", "dracut-disk", &markers);
+    installs_and("Reboot", "dracut-disk", &RESTARTS);
 }
 
 /// The helper loads the installed system's own kernel, and it runs.
@@ -299,16 +163,8 @@ fn matrix_dracut_installs_a_disk_whose_root_does_not_fit_this_kernel() {
 }
 
 /// Installs the small system by the helper in dracut.
+#[track_caller]
 fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
-    let digest = std::fs::read_to_string(lab("tiny.raw.zst.sha256")).unwrap();
-    let digest = digest.split(' ').next().unwrap();
-    let config = format!(
-        r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"http://10.0.2.2:8080/tiny.raw.zst","digest":"sha256:{digest}"}},"disk":{{"select":{{"serial":"initrd-disk"}}}},"then":"{then}"}}"#
-    );
-    let words = format!(
-        "ironroot.config=data:,{} {EMERGENCY}",
-        config.replace('"', "%22")
-    );
     let scenario = Scenario::new(
         "memory-initrd",
         &[
@@ -320,8 +176,12 @@ fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
             "tiny.raw.zst",
         ],
     );
-    let console = boot(&scenario, "bookworm-networkd", &words, markers).good();
-    assert!(!console.contains("FAILED"), "{console}");
+    let _ = std::fs::remove_dir_all(scenario.file(""));
+    std::fs::create_dir_all(scenario.file("www")).unwrap();
+    let mut config = installation("tiny.raw.zst");
+    config["then"] = then.into();
+    let words = served(&scenario, &config);
+    installs(Initrd("bookworm-networkd"), &scenario, &words, markers);
     let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
     let image = std::fs::read(lab("tiny.raw")).unwrap();
     // The partitions; the tables are the disk's own.
@@ -331,4 +191,82 @@ fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
         "the disk is not the image"
     );
     assert_eq!(disk[..446], image[..446], "the boot code");
+}
+
+fn installation(image: &str) -> Value {
+    json!({
+        "apiVersion": "ironroot.dev/v1alpha1",
+        "kind": "BootConfig",
+        "image": { "url": format!("http://10.0.2.2:8080/{image}"), "digest": initrd::digest(image) },
+        "disk": { "select": { "serial": "initrd-disk" } },
+    })
+}
+
+/// Installs until `markers` were seen; the console.
+#[track_caller]
+fn installs(initrd: Initrd, scenario: &Scenario, words: &str, markers: &[&str]) -> String {
+    let console = initrd.boot(scenario, words, markers).good();
+    assert!(!console.contains("FAILED"), "{console}");
+    console
+}
+
+/// Counts boots on the preserved path and switches off.
+const COUNT: &str = r#"[Service]
+ExecStart=
+ExecStart=/bin/sh -c 'p=/var/lib/kubelet; n=$(cat $p/count 2>/dev/null || echo 0); echo $((n+1)) >$p/count; echo "IRONROOT-FACT count $((n+1)) $(findmnt -no FSTYPE,OPTIONS $p | tr -s " " | cut -d, -f1-4)"; echo "IRONROOT-FACT failed [$(systemctl --failed --no-legend --plain)]"; echo IRONROOT-LASTING-END; systemctl --no-block poweroff'
+"#;
+
+/// Debian is installed with a preserved path beside it, boots from the disk by the firmware, and keeps the path over
+/// an installation of the next generation.
+#[track_caller]
+fn installs_debian_with_a_preserved_path(name: &'static str, work: &'static str) {
+    let initrd = Initrd(name);
+    let scenario = Scenario::new(
+        "memory-initrd",
+        &["--work", work, "--image", "debian.raw.zst"],
+    );
+    let _ = std::fs::remove_dir_all(scenario.file(""));
+    std::fs::create_dir_all(scenario.file("www")).unwrap();
+    let disk = std::fs::File::create(scenario.file("disk.raw")).unwrap();
+    disk.set_len(760 << 20).unwrap();
+    for generation in [1, 2] {
+        let mut config = installation("debian.raw.zst");
+        config["metadata"] = json!({ "claim": "a/1", "generation": generation });
+        config["disk"]["overwrite"] = "IfOurs".into();
+        config["disk"]["keep"] = json!(["state"]);
+        config["disk"]["partitions"] =
+            json!([{ "label": "state", "size": "Rest", "filesystem": "ext4" }]);
+        config["disk"]["files"] = json!([{
+            "path": "/etc/systemd/system/ironroot-demo.service.d/count.conf", "contents": COUNT,
+        }]);
+        config["preserve"] = json!([{
+            "target": "/var/lib/kubelet", "source": { "partlabel": "state" },
+            "subdir": "kubelet", "options": ["noexec"],
+        }]);
+        let words = served(&scenario, &config);
+        installs(initrd, &scenario, &words, &RESTARTS);
+        let more = [
+            "--firmware=uefi",
+            "--net=none",
+            "--until=IRONROOT-LASTING-END",
+            "--wait-end",
+        ];
+        let console = scenario.boot(true, &more).good();
+        assert_eq!(
+            fact(&console, "count"),
+            format!("{generation} ext4 rw,nosuid,nodev,noexec"),
+            "{console}"
+        );
+        assert_eq!(fact(&console, "failed"), "[]", "{console}");
+    }
+}
+
+#[test]
+fn matrix_dracut_installs_debian_with_a_preserved_path() {
+    installs_debian_with_a_preserved_path("bookworm-networkd", "dracut-lasting");
+}
+
+#[test]
+fn matrix_dracut_106_installs_debian_with_a_preserved_path() {
+    installs_debian_with_a_preserved_path("trixie-networkd", "dracut-106-lasting");
 }

@@ -31,14 +31,16 @@ make_ext4() {
 }
 
 # The stub, the kernel, its initrd and its command line as one EFI program.
+# UKI_STUB names another stub than this machine's, UKI_OSREL the os-release of the system in it.
 # make_uki OUT KERNEL INITRD CMDLINE
 make_uki() {
     local arch stub scratch end section file args=()
     case $(uname -m) in x86_64) arch=x64 ;; aarch64) arch=aa64 ;; *) die "no UEFI stub known for $(uname -m)" ;; esac
-    stub=/usr/lib/systemd/boot/efi/linux$arch.efi.stub
+    stub=${UKI_STUB:-/usr/lib/systemd/boot/efi/linux$arch.efi.stub}
     scratch=$(mktemp -d)
     printf '%s\0' "$4" >"$scratch/cmdline"
-    printf 'ID=ironroot-lab\nPRETTY_NAME="ironroot lab image"\n' >"$scratch/osrel"
+    if [ -n "${UKI_OSREL:-}" ]; then cp "$UKI_OSREL" "$scratch/osrel"
+    else printf 'ID=ironroot-lab\nPRETTY_NAME="ironroot lab image"\n' >"$scratch/osrel"; fi
     # Sections are placed behind one another from the stub's own end on, at page bounds.
     end=0
     while read -r size vma; do

@@ -20,6 +20,5 @@ END
             die "docker-registry does not answer" "see $state/registry.log"
         sleep 0.1
     done
-    skopeo copy --quiet --preserve-digests --dest-tls-verify=false --insecure-policy \
-        "oci:$layout:latest" "docker://127.0.0.1:5000/$name:latest" >&2
+    "$ROOT/scripts/publish-image" --plain-http "$layout" "127.0.0.1:5000/$name:latest" >&2
 }

@@ -6,18 +6,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
-
 use super::flags::Common;
-use super::{conclude, sinks, start};
+use super::{conclude, ended, sinks, start};
 use crate::config::words;
 use crate::error::{Class, Failure, Result};
 use crate::init::network::name_servers;
 use crate::init::{self, console, mounts};
 use crate::plan::Handoff;
-use crate::report::{Event, Reporter};
+use crate::report::Reporter;
 use crate::run::flow::{self, Entrance, Role};
-use crate::sys::mount;
 use crate::sys::power::{self, Off};
 
 /// A machine that waits says so now and then.
@@ -45,7 +42,7 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
     }
     let reporter = reporter(json);
     start(&reporter, "initrd");
-    end_with_reason(sysroot, &reporter);
+    ended::with_reason(sysroot, &reporter);
     // The initrd's own network programs got the addresses; not all of them write down where names are asked for.
     let mut name_servers = |_| {
         if is_initrd() {
@@ -125,31 +122,4 @@ fn carry_out(handoff: Handoff, reporter: &Reporter) -> Result<Handoff> {
         error = power::go(Off::Restart);
     }
     Err(Failure::new(Class::Handover, "taking the machine down").caused_by(error))
-}
-
-/// A PID 1 that ends this program (a time-out, a shutdown) gets a reason on the console and no half-made root.
-/// To be called before any other thread starts: they inherit that the signals are blocked.
-fn end_with_reason(sysroot: &Path, reporter: &Reporter) {
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGTERM);
-    set.add(Signal::SIGINT);
-    if let Err(error) = set.thread_block() {
-        reporter.warn(format!("signals cannot be heard: {error}"));
-        return;
-    }
-    let (sysroot, reporter) = (sysroot.to_owned(), reporter.clone());
-    let thread = std::thread::Builder::new().spawn(move || {
-        let Ok(signal) = set.wait() else { return };
-        let failure = Failure::new(Class::Handover, format!("ended by {signal} while at work"))
-            .hint("the initrd's PID 1 ended it: see its log for why (a time-out of the unit, a shutdown)");
-        reporter.emit(Event::failed(&failure));
-        let mounted = mount::mounted().unwrap_or_default();
-        for entry in mounted.iter().rev() {
-            if entry.target.starts_with(&sysroot) || entry.target.starts_with(mounts::RUN) {
-                let _ = mount::detach_lazily(&entry.target);
-            }
-        }
-        std::process::exit(i32::from(failure.class().exit_code()));
-    });
-    drop(thread);
 }

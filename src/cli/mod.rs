@@ -1,5 +1,6 @@
 //! The command line: what this process is (PID 1, the kernel's modprobe, a command), and the commands.
 
+mod ended;
 mod flags;
 mod initrd;
 
@@ -87,6 +88,12 @@ enum Command {
     /// The flow as PID 1's child
     #[command(hide = true)]
     Flow,
+    /// Take away what a helper has made that was ended
+    #[command(hide = true)]
+    CleanUp {
+        /// Where the root was to be
+        sysroot: PathBuf,
+    },
     /// Start the system whose root is mounted, as the last line of an initrd's own /init
     #[command(hide = true)]
     SwitchRoot(init::switch_root::command::Switch),
@@ -147,6 +154,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
         Command::Schema => print(&wire::schema()).map(|()| ExitCode::SUCCESS),
         Command::Disks => disks(cli),
         Command::Tools => tools(cli),
+        Command::CleanUp { sysroot } => Ok(ended::main(sysroot)),
         Command::Flow => Ok(as_pid_1s_child()),
         Command::SwitchRoot(switch) => switch.run(),
     }

@@ -13,6 +13,7 @@ use super::cancel::{Driver, Stopped, cancelled};
 use super::certificate;
 use super::fetch::{ClientCertificate, FetchOptions};
 use super::location::HttpUrl;
+use super::names::Names;
 use super::proxy::Proxies;
 use crate::error::{Class, Context as _, Failure, Result, printable};
 
@@ -91,6 +92,7 @@ pub(super) fn client(options: &FetchOptions) -> Result<Client> {
         .redirect(reqwest::redirect::Policy::none())
         // The C library already asks the resolver several times; what else goes wrong is ours to retry.
         .retry(reqwest::retry::never())
+        .dns_resolver(Names)
         .connect_timeout(options.connect_timeout)
         // A peer that is gone without a word is noticed within a minute, also where nothing is sent.
         .tcp_keepalive(KEEPALIVE_IDLE)

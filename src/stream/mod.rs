@@ -17,6 +17,7 @@ mod file;
 mod http;
 mod image;
 mod location;
+mod names;
 mod oci;
 mod pieces;
 mod pipeline;

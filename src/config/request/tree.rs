@@ -15,6 +15,15 @@ pub struct TreeDisk {
 /// Where the EFI system partition of a tree's disk is mounted.
 const ESP: [&str; 2] = ["/efi", "/boot/efi"];
 
+/// Why no file is put there.
+pub const ESP_IS_THE_LOADERS: &str =
+    "the EFI system partition of a tree's disk is its boot loader's";
+
+/// Whether `path` is on the EFI system partition of a tree's disk.
+pub fn is_on_esp(path: &Path) -> bool {
+    ESP.iter().any(|esp| path.starts_with(esp))
+}
+
 /// Label of the partition that stands for the root.
 const ROOT: &str = crate::plan::tree_layout::ROOT_LABEL;
 
@@ -51,15 +60,6 @@ fn root_among_partitions(disk: &wire::Disk, problems: &mut Problems) {
             );
         }
     }
-}
-
-/// Why no file is put there.
-pub const ESP_IS_THE_LOADERS: &str =
-    "the EFI system partition of a tree's disk is its boot loader's";
-
-/// Whether `path` is on the EFI system partition of a tree's disk.
-pub fn is_on_esp(path: &Path) -> bool {
-    ESP.iter().any(|esp| path.starts_with(esp))
 }
 
 /// Reads those keys of `disk` that only a tree has, and refuses those that it does not carry out.

@@ -81,10 +81,16 @@ impl<'a> Candidate<'a> {
 /// Every device that may be a source. What is a part of something else (a path of a multipath device, a disk of
 /// an array, a partitioned map) is passed over: the other is in the list by itself.
 pub fn all(facts: &Facts) -> Vec<Candidate<'_>> {
+    let mut all = with_parts(facts);
+    all.retain(|device| whole_of(device).is_none());
+    all
+}
+
+/// As [`all`], with what is passed over there.
+fn with_parts(facts: &Facts) -> Vec<Candidate<'_>> {
     let mut all = Vec::new();
     for disk in &facts.disks {
-        if disk.size == Bytes::ZERO || disk.kind == DiskKind::Floppy || is_member(disk, &disk.name)
-        {
+        if disk.size == Bytes::ZERO || disk.kind == DiskKind::Floppy {
             continue;
         }
         all.push(Candidate {
@@ -97,9 +103,6 @@ pub fn all(facts: &Facts) -> Vec<Candidate<'_>> {
             entry: mapped_entry(disk, facts),
         });
         for partition in &disk.partitions {
-            if is_member(disk, &partition.name) {
-                continue;
-            }
             // A table that the kernel has not read yet says nothing of the kernel's partitions.
             let entry = disk.table.partitions().iter().find(|entry| {
                 entry.number == partition.number
@@ -120,10 +123,11 @@ pub fn all(facts: &Facts) -> Vec<Candidate<'_>> {
     all
 }
 
-fn is_member(disk: &Disk, name: &str) -> bool {
-    disk.holders
-        .iter()
-        .any(|holder| matches!(holder, Holder::Device { device, .. } if device == name))
+/// What `device` is a part of, or its disk as a whole: there may be several layers and users.
+fn whole_of<'a>(device: &Candidate<'a>) -> Option<&'a Holder> {
+    let holders = device.disk.holders.iter();
+    let mut all = holders.filter(|holder| matches!(holder, Holder::Device { .. }));
+    all.find(|h| h.device() == device.disk.name || h.device() == device.name)
 }
 
 /// The entry in the table of the map that `disk` is a partition of: device mapper has no partitions, kpartx makes
@@ -154,17 +158,27 @@ pub fn find<'a, 'f>(
     let found: Vec<&Candidate<'_>> = devices.iter().filter(|d| is(entry, d)).collect();
     match found.as_slice() {
         [one] => Ok(one),
-        [] => Err(Trouble::Missing {
-            unreadable: facts
-                .disks
-                .iter()
-                .filter(|d| d.unreadable.is_some() && d.kind != DiskKind::Floppy)
-                .map(|d| d.name.clone())
-                .collect(),
-        }),
+        [] => Err(missing(entry, facts)),
         several => Err(Trouble::Several(
             several.iter().map(|d| d.name.to_owned()).collect(),
         )),
+    }
+}
+
+/// Why nothing was found: a part of something else has the name, or nothing that can be read.
+fn missing(entry: &Preserved, facts: &Facts) -> Trouble {
+    let all = with_parts(facts);
+    let part = all.iter().filter(|d| is(entry, d)).find_map(whole_of);
+    if let Some(holder) = part {
+        return Trouble::PartOf(holder.to_string());
+    }
+    Trouble::Missing {
+        unreadable: facts
+            .disks
+            .iter()
+            .filter(|d| d.unreadable.is_some() && d.kind != DiskKind::Floppy)
+            .map(|d| d.name.clone())
+            .collect(),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Attach, Binding, Decided, SourceDevice, Trouble, binding_of, decide_
 use crate::config::request::preserve::{NewFileSystem, Preserved, overlap};
 use crate::config::request::{Addition, Named, Request, Source};
 use crate::host::tables::TablePartition;
-use crate::host::{DevNum, Disk, Facts};
+use crate::host::{DevNum, Disk, DiskKind, Facts};
 use crate::image::record::DiskIdentity;
 use crate::plan::refusal::Refusal;
 use crate::plan::step::Step;
@@ -39,6 +39,7 @@ pub fn decide(
     let all = candidates::all(facts);
     for entry in &old {
         goes_away(entry, &all, facts, disk, kept)?;
+        is_temporary(entry, &all, facts, disk)?;
     }
     let survivors = survivors(facts, disk, kept);
     let Decided {
@@ -113,6 +114,36 @@ fn goes_away(
         ));
     }
     Ok(())
+}
+
+/// Refuses a source that only this session has: nobody would set it up again when the installed system boots. Where
+/// the target is a loop device itself, an image is being made, and others stand for disks.
+fn is_temporary(
+    entry: &Preserved,
+    all: &[candidates::Candidate<'_>],
+    facts: &Facts,
+    disk: &Disk,
+) -> Result<(), Refusal> {
+    let Ok(found) = candidates::find(entry, all, facts) else {
+        return Ok(());
+    };
+    let source = found.disk;
+    let encrypted = |uuid: &String| uuid.starts_with("CRYPT-");
+    let what = match source.kind {
+        DiskKind::Loop if disk.kind != DiskKind::Loop => "a loop device",
+        DiskKind::Ram | DiskKind::Zram => "memory",
+        DiskKind::DeviceMapper if source.map_uuid.as_ref().is_some_and(encrypted) => {
+            "the inside of an encrypted device"
+        }
+        _ => return Ok(()),
+    };
+    Err(refuse(
+        entry,
+        Trouble::Conflict(format!(
+            "{} is {what}, which the installed system would not find at its boots",
+            found.name
+        )),
+    ))
 }
 
 /// What is there after the installation, apart from the image and what is added.

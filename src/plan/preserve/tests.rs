@@ -137,6 +137,11 @@ fn the_paths_of_a_multipath_device_are_passed_over() {
     ] {
         assert_eq!(found(disks(), source), Ok("dm-1".to_owned()), "{source}");
     }
+    // What the paths alone have names the whole.
+    let Err(Trouble::PartOf(how)) = found(disks(), r#"{"disk":{"path":"/dev/sda"}}"#) else {
+        panic!("a path of a multipath device is a source");
+    };
+    assert_eq!(how, "sda is part of x (dm-0)");
     // Without the map there are two of each.
     let mut bare = disks();
     bare.truncate(2);

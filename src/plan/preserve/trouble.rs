@@ -18,6 +18,8 @@ pub enum Trouble {
     Unreadable(String),
     /// A table lists it, and the kernel does not.
     NotInKernel(String),
+    /// It is a part of something else, which has another name.
+    PartOf(String),
     /// It is in use.
     InUse(String),
     /// It has no file system, and must not get one.
@@ -67,6 +69,7 @@ impl Trouble {
             | Trouble::InUse(_) => true,
             Trouble::Disks { found, .. } => found.is_empty(),
             Trouble::Several(_)
+            | Trouble::PartOf(_)
             | Trouble::NoTable { .. }
             | Trouble::NoRoom { .. }
             | Trouble::Blank(_)
@@ -90,6 +93,9 @@ impl Trouble {
             Trouble::Unreadable(_) => "check the disk",
             Trouble::NotInKernel(_) => {
                 "make the kernel read the table again (partprobe), and see that it knows GPT"
+            }
+            Trouble::PartOf(_) => {
+                "name the whole: by label or UUID of the file system in it, or by its path; or take it apart"
             }
             Trouble::InUse(_) => "unmount it or stop what holds it",
             Trouble::Blank(_) => {
@@ -138,6 +144,9 @@ impl fmt::Display for Trouble {
             Trouble::Occupied(what) => write!(f, "it holds no file system to mount: {what}"),
             Trouble::NotInKernel(place) => {
                 write!(f, "{place}, which the kernel does not know")
+            }
+            Trouble::PartOf(how) => {
+                write!(f, "what has that name is a part of something else: {how}")
             }
             Trouble::Encrypted(what) => write!(f, "it is encrypted: {what}"),
             Trouble::ReadOnly(name) => write!(f, "{name} is read-only"),

@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# The system of the image as a tree of files. Needs log.sh, packages.sh, chroot.sh; SUITE, PARTS, KERNEL, PACKAGES, EXTRA, FILES, BINARY.
+
+bootstrap() {
+    local tree=$1 include=$KERNEL,$PACKAGES${EXTRA:+,$EXTRA}
+    # INITRD=No: the kernel's package makes none; ours is made when everything is in its place.
+    as_root env INITRD=No timeout 2400 mmdebstrap --quiet --variant=minbase --components=main,non-free-firmware --include="$include" \
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
+        --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
+        --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-include=/usr/share/locale/locale.alias' \
+        "$SUITE" "$tree" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} >&2 </dev/null
+}
+
+# newest_package TREE: when the newest of its packages was made. dpkg keeps the times of what a package brings.
+newest_package() { find "$1/var/lib/dpkg/info" -name '*.md5sums' -printf '%Ts\n' | sort -n | tail -1; }
+
+# customize TREE: what makes a Debian this image.
+customize() {
+    as_root cp -R --no-preserve=mode,ownership "$PARTS/etc" "$1/"
+    as_root chroot "$1" sh -eu <"$PARTS/customize.sh" >&2
+    as_root "$ROOT/scripts/install-module" --destdir "$1" --binary "$BINARY" --for dracut
+    [ -z "$FILES" ] || as_root cp -R --no-preserve=ownership "$FILES/." "$1/"
+}
+
+# make_initrd TREE VERSION: in the tree's /boot, by the tree's own dracut.
+make_initrd() { in_tree "$1" env SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" dracut --quiet --force --kver "$2" /boot/initramfs >&2; }
+
+# settle TREE: takes away what belongs to one build or one machine, and every time after SOURCE_DATE_EPOCH.
+settle() {
+    local tree=$1 days=$((SOURCE_DATE_EPOCH / 86400))
+    as_root find "$tree/var/log" "$tree/var/cache/apt" "$tree/var/cache/debconf" "$tree/var/lib/apt/lists" -type f -delete
+    as_root rm -rf "$tree"/etc/ssh/ssh_host_* "$tree"/var/lib/dbus/machine-id "$tree"/var/lib/systemd/random-seed \
+        "$tree"/var/cache/ldconfig/aux-cache "$tree"/var/lib/dpkg/*-old "$tree"/etc/{passwd,group,shadow,gshadow,subuid,subgid}- \
+        "$tree"/run/* "$tree"/tmp/* "$tree"/var/tmp/*
+    # When a password was last changed.
+    as_root sed -i -E "s/^([^:]*:[^:]*):[0-9]+:/\1:$days:/" "$tree/etc/shadow"
+    as_root find "$tree" -newermt "@$SOURCE_DATE_EPOCH" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
+}

@@ -1,0 +1,329 @@
+//! What `scripts/build-image` makes, looked at without a machine, and the lines of docs/image-builders.md for it.
+//!
+//! Needs root and the artifacts of `scripts/lab` (`scripts/test` makes them; those of `matrix_*` with --all).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing
+)]
+
+#[path = "support/layout.rs"]
+mod layout;
+#[path = "support/machine.rs"]
+mod machine;
+#[path = "support/registry.rs"]
+mod server;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use layout::json;
+use machine::{lab, project};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+fn sha256(path: &Path) -> String {
+    let mut file = fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut hash = Sha256::new();
+    let mut block = vec![0; 1 << 20];
+    loop {
+        let read = std::io::Read::read(&mut file, &mut block).unwrap();
+        if read == 0 {
+            break;
+        }
+        hash.update(&block[..read]);
+    }
+    let bytes = hash.finalize();
+    bytes
+        .iter()
+        .fold("sha256:".to_owned(), |hex, b| hex + &format!("{b:02x}"))
+}
+
+/// A command that works; what it prints.
+#[track_caller]
+fn tool(command: &mut Command) -> String {
+    let out = command.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{command:?}: {said}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+#[test]
+fn the_manifest_says_what_the_files_and_the_layers_are() {
+    let image = lab("image-bookworm");
+    let told = json(&image.join("manifest.json"));
+    let files = told["files"].as_object().unwrap();
+    let names: BTreeSet<&str> = files.keys().map(String::as_str).collect();
+    let wanted = [
+        "disk.raw.zst",
+        "initramfs",
+        "packages.spdx.json",
+        "root.erofs",
+        "root.squashfs",
+        "root.tar.zst",
+        "uki.efi",
+        "vmlinuz",
+    ];
+    assert_eq!(names, BTreeSet::from(wanted));
+    for (name, about) in files {
+        let path = image.join(name);
+        assert_eq!(about["digest"], sha256(&path).as_str(), "{name}");
+        assert_eq!(about["size"], fs::metadata(&path).unwrap().len(), "{name}");
+    }
+    let oci = image.join("oci");
+    let manifest = layout::manifest(&oci, "amd64");
+    for (kind, name) in [
+        ("kernel", "vmlinuz"),
+        ("initramfs", "initramfs"),
+        ("squashfs", "root.squashfs"),
+        ("uki", "uki.efi"),
+        ("rootfs+zstd", "disk.raw.zst"),
+    ] {
+        assert_eq!(
+            files[name]["digest"],
+            layout::layer(&manifest, kind).as_str()
+        );
+    }
+    let config = &manifest["config"];
+    assert_eq!(
+        config["mediaType"],
+        "application/vnd.ironcore.image.config.v1+json"
+    );
+    let config = json(&layout::blob(&oci, &config["digest"]));
+    assert_eq!(config["commandLine"], told["commandLine"]);
+    let top = json(&oci.join("index.json"));
+    assert_eq!(top["manifests"][0]["digest"], told["oci"]["digest"]);
+    assert!(
+        told["ironroot"]
+            .as_str()
+            .unwrap()
+            .starts_with(env!("CARGO_PKG_VERSION")),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_packages_are_told_as_spdx() {
+    let document = json(&lab("image-bookworm").join("packages.spdx.json"));
+    assert_eq!(document["spdxVersion"], "SPDX-2.3");
+    let packages = document["packages"].as_array().unwrap();
+    let mut known = BTreeSet::from(["SPDXRef-DOCUMENT"]);
+    let mut versions = BTreeMap::new();
+    for package in packages {
+        let id = package["SPDXID"].as_str().unwrap();
+        let is_idstring = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
+        assert!(
+            id.strip_prefix("SPDXRef-")
+                .unwrap()
+                .chars()
+                .all(is_idstring),
+            "{id}"
+        );
+        assert!(known.insert(id), "{id} is there twice");
+        let version = package["versionInfo"].as_str().unwrap();
+        assert!(!version.is_empty(), "{package}");
+        versions.insert(package["name"].as_str().unwrap(), version);
+    }
+    for name in ["ironroot", "systemd", "dracut-core", "libc6", "libstdc++6"] {
+        assert!(versions.contains_key(name), "{name} in {versions:?}");
+    }
+    for relation in document["relationships"].as_array().unwrap() {
+        for end in ["spdxElementId", "relatedSpdxElement"] {
+            assert!(
+                known.contains(relation[end].as_str().unwrap()),
+                "{relation}"
+            );
+        }
+    }
+    let systemd = packages.iter().find(|p| p["name"] == "systemd").unwrap();
+    let purl = systemd["externalRefs"][0]["referenceLocator"]
+        .as_str()
+        .unwrap();
+    assert!(purl.starts_with("pkg:deb/debian/systemd@252"), "{purl}");
+}
+
+/// Small files in an image's place, for the program that makes layouts of them.
+fn small_layout(folder: &Path, architecture: &str, others: &[&Path]) -> std::process::Output {
+    fs::create_dir_all(folder).unwrap();
+    for name in [
+        "vmlinuz",
+        "initramfs",
+        "root.squashfs",
+        "uki.efi",
+        "disk.raw.zst",
+    ] {
+        fs::write(folder.join(name), format!("{name} for {architecture}")).unwrap();
+    }
+    let mut command = Command::new(project().join("scripts/build-image.d/oci-layout"));
+    command.args(["oci", architecture, "quiet"]);
+    for other in others {
+        command.arg("--add-platform").arg(other);
+    }
+    command.current_dir(folder).output().unwrap()
+}
+
+#[test]
+fn another_machines_build_is_merged_into_the_index_and_published_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let arm = folder.path().join("arm");
+    assert!(small_layout(&arm, "arm64", &[]).status.success());
+    let (amd, arm) = (folder.path().join("amd"), arm.join("oci"));
+    assert!(small_layout(&amd, "amd64", &[&arm]).status.success());
+    let both = amd.join("oci");
+    let registry = server::Registry::start("");
+    let name = registry.reference("os/both:v1");
+    let name = name.trim_start_matches("oci://");
+    let said = tool(
+        Command::new(project().join("scripts/publish-image"))
+            .arg("--plain-http")
+            .args([&amd, Path::new(name)]),
+    );
+    let top = json(&both.join("index.json"));
+    let digest = top["manifests"][0]["digest"].as_str().unwrap();
+    assert_eq!(said.trim(), format!("oci://{name}@{digest}"));
+    // What comes back is what was there, for each machine.
+    let back = folder.path().join("back");
+    tool(
+        Command::new("skopeo")
+            .args([
+                "copy",
+                "--all",
+                "--insecure-policy",
+                "--src-tls-verify=false",
+            ])
+            .args([
+                format!("docker://{name}"),
+                format!("oci:{}:latest", back.display()),
+            ]),
+    );
+    for architecture in ["amd64", "arm64"] {
+        let layer = layout::layer(&layout::manifest(&back, architecture), "squashfs");
+        let content = fs::read_to_string(layout::blob(&back, &Value::String(layer))).unwrap();
+        assert_eq!(content, format!("root.squashfs for {architecture}"));
+    }
+    // The order of the builds makes no difference.
+    let second = folder.path().join("second");
+    assert!(small_layout(&second, "amd64", &[]).status.success());
+    let later = folder.path().join("later");
+    assert!(
+        small_layout(&later, "arm64", &[&second.join("oci")])
+            .status
+            .success()
+    );
+    assert_eq!(json(&later.join("oci/index.json")), top);
+
+    let twice = small_layout(&folder.path().join("twice"), "arm64", &[&arm]);
+    let said = String::from_utf8_lossy(&twice.stderr).into_owned();
+    assert!(!twice.status.success() && said.contains("is for"), "{said}");
+    let kernel = layout::layer(&layout::manifest(&arm, "arm64"), "kernel");
+    let kernel = layout::blob(&arm, &Value::String(kernel));
+    fs::remove_file(&kernel).unwrap();
+    fs::write(&kernel, "another one").unwrap();
+    let damaged = small_layout(&folder.path().join("damaged"), "amd64", &[&arm]);
+    let said = String::from_utf8_lossy(&damaged.stderr).into_owned();
+    assert!(
+        !damaged.status.success() && said.contains("is not what its name says"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_cannot_be_built_or_published_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    for (script, args, says) in [
+        (
+            "build-image",
+            &["--suite", "potato"][..],
+            "unknown suite: potato",
+        ),
+        ("build-image", &["--size", "1G"], "unknown argument: --size"),
+        (
+            "build-image",
+            &["--binary", "/no/ironroot"],
+            "no program at /no/ironroot",
+        ),
+        (
+            "publish-image",
+            &[place, "127.0.0.1:1/os:v1"],
+            "no OCI image layout in",
+        ),
+        (
+            "publish-image",
+            &[place],
+            "a directory and a reference are needed",
+        ),
+    ] {
+        let script = project().join("scripts").join(script);
+        let out = Command::new(script).args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(
+            !out.status.success() && said.contains(says),
+            "{args:?}: {said}"
+        );
+    }
+}
+
+/// The block of docs/image-builders.md, without the line that needs the release build.
+fn documented() -> String {
+    let docs = fs::read_to_string(project().join("docs/image-builders.md")).unwrap();
+    let (_, block) = docs.split_once("```sh image\n").unwrap();
+    let block = block.split_once("```").unwrap().0;
+    let (first, rest) = block.split_once('\n').unwrap();
+    assert_eq!(first, "scripts/build-static");
+    rest.to_owned()
+}
+
+/// Built once more, as the lines say, with what the lab's own build was given.
+#[test]
+fn matrix_the_lines_of_the_docs_build_the_same_bytes_and_publish_them() {
+    let folder = tempfile::tempdir_in(lab("work")).unwrap();
+    let registry = server::Registry::start("");
+    let reference = registry.reference("os/debian:12");
+    let first = lab("image-bookworm");
+    let told = json(&first.join("manifest.json"));
+    let words = told["commandLine"].as_str().unwrap();
+    let (_, words) = words.split_once(" rw ").unwrap();
+    let lines = documented()
+        .replace(
+            "scripts/build-image ",
+            r#"scripts/build-image --kernel linux-image-cloud-amd64 --cmdline "$WORDS" --files "$FILES" "#,
+        )
+        .replace(
+            "scripts/publish-image ",
+            "scripts/publish-image --plain-http ",
+        );
+    let out = folder.path().join("image");
+    let said = tool(
+        Command::new("sh")
+            .args(["-euc", &lines])
+            .env("DIR", &out)
+            .env("REPOSITORY", reference.trim_start_matches("oci://"))
+            .env("WORDS", words)
+            .env("FILES", lab("image-bookworm.files"))
+            .current_dir(project()),
+    );
+    let second = json(&out.join("manifest.json"));
+    let digest = second["oci"]["digest"].as_str().unwrap();
+    assert_eq!(said.trim(), format!("{reference}@{digest}"));
+    for (name, about) in told["files"].as_object().unwrap() {
+        assert_eq!(&second["files"][name], about, "{name}");
+    }
+    assert_eq!(second, told);
+}
+
+/// By the validator of the SPDX project.
+#[test]
+fn matrix_the_list_of_packages_is_valid_spdx() {
+    for suite in ["bookworm", "trixie"] {
+        tool(
+            Command::new("python3")
+                .args(["-m", "spdx_tools.spdx.clitools.pyspdxtools", "-i"])
+                .arg(lab(&format!("image-{suite}")).join("packages.spdx.json"))
+                .env("PYTHONPATH", lab("spdx-tools")),
+        );
+    }
+}
