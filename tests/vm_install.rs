@@ -340,7 +340,7 @@ fn restarts_instead(words: &str, files: &str, marker: &str) {
 
 #[test]
 fn a_file_that_is_no_kernel_is_not_started_and_the_machine_restarts() {
-    let files = r#"{"path":"/boot/loader/entries/a.conf","contents":"linux /no-kernel%0a"},{"path":"/no-kernel","contents":"x"}"#;
+    let files = r#"{"path":"/boot/loader/entries/a.conf","contents":"linux /no-kernel%5Cn"},{"path":"/no-kernel","contents":"x"}"#;
     let marker = "--until=loading /no-kernel of /boot/loader/entries/a.conf: .*";
     restarts_instead("", files, marker);
 }
