@@ -19,6 +19,10 @@ customize() {
     as_root cp -R --no-preserve=mode,ownership "$PARTS/etc" "$1/"
     in_tree "$1" sh -eu <"$PARTS/customize.sh" >&2
     as_root "$ROOT/scripts/install-module" --destdir "$1" --binary "$BINARY" --for dracut
+    # Not the mirror that it was built from: that may be frozen, near, or have a password in it.
+    as_root rm -rf "$1"/etc/apt/sources.list.d/*
+    printf 'deb http://deb.debian.org/debian %s main\ndeb http://deb.debian.org/debian %s-updates main\ndeb http://security.debian.org/debian-security %s-security main\n' \
+        "$SUITE" "$SUITE" "$SUITE" | as_root tee "$1/etc/apt/sources.list" >/dev/null
     [ -z "$FILES" ] || as_root cp -R --no-preserve=ownership "$FILES/." "$1/"
 }
 

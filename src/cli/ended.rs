@@ -49,7 +49,10 @@ pub(super) fn with_reason(sysroot: &Path, reporter: &Reporter) {
         clean_up(&sysroot);
         std::process::exit(i32::from(code()));
     });
-    drop(thread);
+    if thread.is_err() {
+        // Nobody would hear them.
+        let _ = signals().thread_unblock();
+    }
 }
 
 fn signals() -> SigSet {

@@ -128,7 +128,7 @@ fn passed_over(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Strin
 }
 
 /// Whether the firmware started this kernel from a partition of `disk`.
-fn is_boot_medium(disk: &Disk, facts: &Facts) -> bool {
+pub(super) fn is_boot_medium(disk: &Disk, facts: &Facts) -> bool {
     let partuuid = facts.machine.booted_from.as_deref();
     partuuid.is_some_and(|wanted| disk.has_partition(wanted))
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 
 use super::clock::Deadline;
@@ -201,6 +201,11 @@ pub(super) fn bounded(
         .stderr(Stdio::piped())
         // A group of its own: whatever the program starts dies with it.
         .process_group(0);
+    // The helper listens to signals that it blocks (cli/ended.rs); a program that is started would never get them.
+    // SAFETY: between fork and exec this makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(|| Ok(SigSet::empty().thread_set_mask()?));
+    }
     let mut child = command
         .spawn()
         .context(Class::Media, || format!("starting {call}"))?;

@@ -16,6 +16,12 @@ use crate::units::{Bytes, MIB, SectorSize};
 const CLEAR_HEAD: u64 = 8 * MIB;
 const CLEAR_TAIL: u64 = MIB;
 
+/// Whether the MBR before a GPT lists more than the one entry that protects it (UEFI specification 2.10, section 5.2.3).
+fn is_hybrid(head: &[u8]) -> bool {
+    let kinds = (0..4).filter_map(|entry| head.get(446 + 16 * entry + 4));
+    kinds.into_iter().any(|kind| !matches!(kind, 0 | 0xee))
+}
+
 /// All that is written, in this order; each is flushed before the next begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
@@ -48,6 +54,12 @@ pub fn edit(head: &[u8], new: &NewPartitions) -> Result<Edit, Refusal> {
     let sector = new.target.sector.get();
     let length = sane(usize::try_from(sector).ok())?;
     let last_lba = sane((new.target.size.0 / sector).checked_sub(1))?;
+    if !new.new_table && is_hybrid(head) {
+        return Err(Refusal::NotADiskImage {
+            why: "its protective MBR lists partitions of its own (a hybrid MBR): which space is free is not certain"
+                .to_owned(),
+        });
+    }
     let (header, range, mut array, alternate, last_usable) = if new.new_table {
         let (first, last) = sane(fresh_usable(new.target.size, new.target.sector))?;
         let guid = sane(uuid::Uuid::try_parse(&new.disk_guid).ok())?;

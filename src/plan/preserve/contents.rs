@@ -27,8 +27,8 @@ const MOUNTABLE: [(&str, &str); 7] = [
 /// libblkid's name of an encrypted device.
 const LUKS: &str = "crypto_LUKS";
 
-/// Label of a LUKS2 header whose file system has not been made yet. Nothing has ever been stored there: what was cut
-/// off begins again.
+/// Label of a LUKS2 header whose file system has not been made yet. Nothing has ever been stored there, because it goes
+/// before the first mount that can write: what was cut off begins again.
 pub const UNFINISHED: &str = "ironroot-unfinished";
 
 /// What the entries of one device want of its content.

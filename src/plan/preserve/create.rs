@@ -2,6 +2,7 @@
 //! blank. Nothing that is there is moved, and nothing is made while a disk may still come that has the source.
 
 use std::fmt;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -187,10 +188,15 @@ pub fn decide<T>(entries: &[&Preserved], found: &mut [Result<T, Trouble>], facts
 /// Whether no disk can come any more that has the source: it has been waited for, or one disk is named, and there.
 fn may_begin(creation: &Creation, facts: &Facts) -> bool {
     let select = &creation.disk;
+    // What the kernel calls a disk, and the number of a SCSI host, are another disk's after the next start.
+    let stable = |path: &Path| {
+        let kept = ["/dev/disk/by-id", "/dev/disk/by-path"];
+        kept.iter().any(|folder| path.starts_with(folder))
+            || path.to_string_lossy().starts_with("/dev/loop")
+    };
     let names_one = select.serial.is_some()
         || select.wwn.is_some()
-        || select.hctl.is_some()
-        || target::named_path(select).is_some();
+        || target::named_path(select).is_some_and(|path| stable(Path::new(path)));
     let unreadable = facts
         .disks
         .iter()
@@ -309,7 +315,8 @@ fn choose<'a>(select: &Select, facts: &'a Facts) -> Result<&'a Disk, Trouble> {
             .any(|h| matches!(h, Holder::Device { device, .. } if *device == d.name))
     };
     let serves = |d: &&Disk| {
-        d.size > Bytes::ZERO && (named || (d.kind == DiskKind::Disk && !d.removable && !part_of(d)))
+        let fixed = d.kind == DiskKind::Disk && !d.removable && !target::is_boot_medium(d, facts);
+        d.size > Bytes::ZERO && (named || (fixed && !part_of(d)))
     };
     let all: Vec<&Disk> = target::allowed(select, facts)
         .into_iter()

@@ -124,6 +124,18 @@ pub fn open(
     Ok((mapping, found))
 }
 
+/// Whether the header of `device` says, as it is now, that its file system has not been made.
+pub fn is_unfinished(device: &SourceDevice) -> Result<bool> {
+    let what = || format!("looking at the header of the encrypted {device}");
+    let file = open_node(&device.path, false).context(Class::Preserve, what)?;
+    let contents = signatures::probe_one(&file, &device.name, device.size);
+    if let Some(why) = contents.unreadable {
+        return Err(Failure::new(Class::Preserve, why));
+    }
+    let mut labels = contents.found.iter().map(|c| c.label.as_deref());
+    Ok(labels.any(|label| label == Some(UNFINISHED)))
+}
+
 /// The file system inside has been made: says so in the header of `device`.
 pub fn finish(device: &SourceDevice, luks: &Luks, inner: &SourceDevice) -> Result<()> {
     let what = || format!("flushing {}", inner.path.display());

@@ -46,7 +46,14 @@ pub fn make(new: &NewPartitions, reporter: &Reporter) -> Result<MadePartitions> 
     if new.begun {
         is_blank(disk.file(), new, &edit.clear)?;
     }
-    write(&disk, &edit)?;
+    for partition in &new.add {
+        nobody_has(&partition.label)?;
+    }
+    write(&disk, &edit).map_err(|failure| {
+        failure.hint(
+            "check the disk's health; what was there is in the other copy of its table (`sgdisk --verify`)",
+        )
+    })?;
     is_whole(disk.file(), new)?;
     // A claim on the whole disk makes mkfs and mounts of its partitions fail busy.
     disk.release_claim();
@@ -67,6 +74,27 @@ pub fn make(new: &NewPartitions, reporter: &Reporter) -> Result<MadePartitions> 
         nodes: uuids.zip(nodes).collect(),
         _disk: disk,
     })
+}
+
+/// A disk that came while the image was fetched may have the partition: a second one would hide what is on it.
+fn nobody_has(label: &str) -> Result<()> {
+    let what = || format!("looking for partitions with the name {label:?}");
+    let entries = std::fs::read_dir("/sys/class/block").context(Class::Preserve, what)?;
+    let wanted = format!("PARTNAME={label}");
+    for entry in entries.flatten() {
+        let said = std::fs::read_to_string(entry.path().join("uevent")).unwrap_or_default();
+        if said.lines().any(|line| line == wanted) {
+            return Err(Failure::new(
+                Class::Preserve,
+                format!(
+                    "{} has the name {label:?} already",
+                    entry.file_name().display()
+                ),
+            )
+            .hint("it came late: try again, and it is found"));
+        }
+    }
+    Ok(())
 }
 
 fn place(partition: &NewPartition) -> Place {

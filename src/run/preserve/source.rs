@@ -64,7 +64,11 @@ pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Re
     } else if !inner.read_only {
         check(inner, reporter)?;
     }
-    if let (Some(luks), true) = (&device.luks, device.format.is_some()) {
+    // From now on somebody may store something there, so that it must not be begun again: also where this boot may not
+    // format, and where cryptsetup has brought the label back by repairing one copy of the header from the other.
+    if let Some(luks) = device.luks.as_ref().filter(|_| !device.read_only)
+        && (device.format.is_some() || luks::is_unfinished(device)?)
+    {
         luks::finish(device, luks, inner)?;
     }
     let place = Path::new(STATE).join(device.number.to_string());

@@ -1,5 +1,6 @@
 //! The new root, as its own programs see it: with /proc, with a /dev in which the disk's new partitions are and the
-//! disk itself is not, and with an empty /run. LBA 0 is out of their reach.
+//! disk itself is not, and with an empty /run. They are the image's own and have root's rights: this keeps them from
+//! writing LBA 0 by mistake, not from meaning to.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd as _;
