@@ -1,43 +1,29 @@
 //! The one flow behind every entrance: config, facts, plan, run, report, handoff.
 
+mod deciding;
+mod fetchers;
+
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::config::cmdline::Cmdline;
-use crate::config::request::{Goal, Image, Request, SystemChanges, Text};
+use crate::config::request::{Goal, Request, SystemChanges};
 use crate::config::source::{self, Loaded};
 use crate::config::{wire, words};
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::host::seed::Seed;
-use crate::host::{self, Facts, Place};
-use crate::plan::{self, Handoff, Plan, Refusal, Step, target};
+use crate::host;
+use crate::plan::{Handoff, Plan, Step};
 use crate::report::{Event, Reporter, webhook};
 use crate::run::install::ItIsATree;
 use crate::run::{self, Machine};
-use crate::stream::{
-    Budget, ClientCertificate, FetchOptions, Fetcher, HttpUrl, Keyring, Location, Proxies,
-};
-use crate::sys::clock::Deadline;
+use crate::stream::{Budget, Fetcher, HttpUrl, Keyring, Location};
 use crate::units::Bytes;
+use deciding::{await_devices, decide};
+use fetchers::{certificates, image_fetcher, options};
 
 /// Where plan, events and verdict of this run are.
 pub const STATE: &str = "/run/ironroot";
-
-/// As PID 1, a choice among disks is made when no new one has appeared for this long.
-const SETTLED_FOR: Duration = Duration::from_secs(3);
-
-/// A disk that appears late is looked for this often.
-const PROBE_EVERY: Duration = Duration::from_millis(500);
-
-/// How long a server may be silent at the least, however short the time for retries is.
-const SHORTEST_ATTEMPT: Duration = Duration::from_secs(5);
-
-/// Files of CA certificates that an initrd may carry.
-const CA_FILES: [&str; 2] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-];
 
 /// How the flow is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,226 +313,11 @@ fn prepare(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Mission> 
     })
 }
 
-/// A server that says nothing must not outlast the time for which the operator wants to retry; an attempt
-/// gets a few seconds all the same.
-fn options(ca: &[Vec<u8>], proxies: &Proxies, retry_for: Duration) -> FetchOptions {
-    let normal = FetchOptions::default();
-    let most = retry_for.max(SHORTEST_ATTEMPT);
-    FetchOptions {
-        ca_pem: ca.to_vec(),
-        proxies: proxies.clone(),
-        idle_timeout: normal.idle_timeout.min(most),
-        connect_timeout: normal.connect_timeout.min(most),
-        ..normal
-    }
-}
-
-/// The fetcher for the image and what lies beside it.
-fn image_fetcher(root: &Path, request: &Request, fetcher: &Fetcher) -> Result<Fetcher> {
-    let Some(certificate) = request
-        .image()
-        .and_then(|image| image.client_certificate.as_ref())
-    else {
-        return Ok(fetcher.clone());
-    };
-    let read = |text: &Text, key: &str| match text {
-        Text::Inline(text) => Ok(text.clone().into_bytes()),
-        Text::File(path) => std::fs::read(root.join(path.strip_prefix("/").unwrap_or(path)))
-            .context(Class::Config, || {
-                format!("reading image.clientCertificate.{key} {}", path.display())
-            }),
-    };
-    fetcher.with_client_certificate(ClientCertificate {
-        chain_pem: read(&certificate.chain, "certificate")?,
-        key_pem: read(&certificate.key, "privateKey")?,
-    })
-}
-
-/// One trust store for every fetch: the compiled-in roots, the initrd's, `ironroot.ca=`, the config's.
-fn certificates(entrance: &Entrance<'_>) -> Result<Vec<Vec<u8>>> {
-    let mut all = Vec::new();
-    // On a running Linux the system's own store counts as well.
-    for file in CA_FILES {
-        let path = entrance.root.join(file.trim_start_matches('/'));
-        if let Ok(pem) = std::fs::read(path) {
-            all.push(pem);
-            break;
-        }
-    }
-    for path in entrance.cmdline.all("ironroot.ca") {
-        let place = entrance.root.join(path.trim_start_matches('/'));
-        all.push(
-            std::fs::read(&place)
-                .context(Class::Config, || format!("reading ironroot.ca={path}"))?,
-        );
-    }
-    Ok(all)
-}
-
-/// Facts to plan. Disks that are missing are waited for.
-fn decide(entrance: &Entrance<'_>, mission: &Mission, reporter: &Reporter) -> Result<Plan> {
-    let deadline = Deadline::after(mission.wait);
-    let mut told = false;
-    if !is_one_disk(entrance, &mission.request) {
-        settle(entrance.root, deadline, mission.wait, reporter)?;
-    }
-    loop {
-        let waited = deadline.passed();
-        let facts = Facts {
-            waited,
-            ..look(entrance, &mission.request)?
-        };
-        match plan::plan(&mission.request, &facts) {
-            Ok(plan) => {
-                reporter.info(plan.summary.clone());
-                for note in &plan.notes {
-                    reporter.warn(note.clone());
-                }
-                reporter.emit(Event::Plan {
-                    steps: plan.lines(),
-                });
-                return Ok(plan);
-            }
-            Err(refusal) if refusal.may_heal() && !waited => {
-                if !told {
-                    told = true;
-                    reporter.emit(Event::Waiting {
-                        reason: waiting_for(&refusal),
-                        deadline_seconds: mission.wait.as_secs(),
-                    });
-                }
-                std::thread::sleep(PROBE_EVERY.min(deadline.remaining()));
-            }
-            Err(refusal) => return Err(refusal.into()),
-        }
-    }
-}
-
-/// Waits until no new disk has appeared for a while: a controller may be half-way through its disks, and one
-/// more would change the choice.
-fn settle(root: &Path, deadline: Deadline, wait: Duration, reporter: &Reporter) -> Result<()> {
-    reporter.emit(Event::Waiting {
-        reason: "all disks to appear".to_owned(),
-        deadline_seconds: wait.as_secs(),
-    });
-    let disks = || -> Result<Vec<_>> {
-        let all = host::disks::list(root)?;
-        Ok(all.iter().map(|d| (d.dev, d.size)).collect())
-    };
-    let mut seen = disks()?;
-    loop {
-        std::thread::sleep(SETTLED_FOR.min(deadline.remaining()));
-        let now = disks()?;
-        if now == seen || deadline.passed() {
-            return Ok(());
-        }
-        seen = now;
-    }
-}
-
-/// The image with its devices found: a path below /dev that is not there yet is waited for, and looked for
-/// by its label where nobody makes the links.
-fn await_devices(
-    entrance: &Entrance<'_>,
-    mission: &Mission,
-    image: &Image,
-    reporter: &Reporter,
-) -> Result<Image> {
-    let mut image = image.clone();
-    let deadline = Deadline::after(mission.wait);
-    for location in &mut image.locations {
-        let Location::File(path) = location else {
-            continue;
-        };
-        let mut told = false;
-        while path.starts_with("/dev") && !path.exists() {
-            let disks = host::probe(entrance.root)?.disks;
-            if let Some(found) = run::source_disk::by_name(path, &disks)? {
-                reporter.info(format!("image {} is {}", path.display(), found.display()));
-                *path = found;
-                continue;
-            }
-            if deadline.passed() {
-                // Whoever opens it says what is missing.
-                break;
-            }
-            if !told {
-                told = true;
-                reporter.emit(Event::Waiting {
-                    reason: format!("image {}", path.display()),
-                    deadline_seconds: mission.wait.as_secs(),
-                });
-            }
-            std::thread::sleep(PROBE_EVERY.min(deadline.remaining()));
-        }
-    }
-    Ok(image)
-}
-
 fn is_in_initrd(role: Role) -> bool {
     match role {
         Role::Init | Role::Initrd => true,
         Role::Install | Role::Plan => false,
     }
-}
-
-/// Whether no disk that appears later could change which one is meant.
-fn is_one_disk(entrance: &Entrance<'_>, request: &Request) -> bool {
-    !is_in_initrd(entrance.role)
-        || (request.disk().is_none_or(|install| {
-            let select = &install.select;
-            select.serial.is_some()
-                || select.wwn.is_some()
-                || select.hctl.is_some()
-                || target::named_path(select).is_some()
-        }) && !plan::preserve::may_be_ambiguous(request.sources()))
-}
-
-fn waiting_for(refusal: &Refusal) -> String {
-    match refusal {
-        Refusal::NoDisk { wanted, .. } => format!("a disk that matches {wanted}"),
-        Refusal::NotADisk { path, .. } => format!("disk {path}"),
-        Refusal::Unreadable { disk, .. } => format!("disk {disk} to be readable"),
-        Refusal::Preserve { target, source, .. } => {
-            format!("source {source} of {}", target.display())
-        }
-        Refusal::Upper { source, .. } => format!("{source}, where what is written is kept"),
-        other => other.to_string(),
-    }
-}
-
-fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
-    let mut facts = match &request.goal {
-        Goal::Memory(_) if request.sources().next().is_some() => {
-            host::probe_with_blanks(entrance.root)?
-        }
-        // Otherwise a session leaves the disks alone.
-        Goal::Memory(_) | Goal::Nothing => host::without_disks(entrance.root),
-        Goal::Disk(_) if !request.preserve.is_empty() => host::probe_with_blanks(entrance.root)?,
-        Goal::Disk(_) => host::probe(entrance.root)?,
-    };
-    facts.place = match entrance.role {
-        // Someone who looks at a plan wants to see the one of the initrd.
-        Role::Init | Role::Plan => Place::Init,
-        Role::Initrd => Place::Initrd {
-            sysroot: entrance.sysroot.to_owned(),
-        },
-        Role::Install => Place::Running,
-    };
-    facts.init = entrance.cmdline.get("init").map(str::to_owned);
-    let creates = request.preserve.iter().any(|entry| entry.create.is_some());
-    if creates || request.disk().is_some() {
-        facts.seed = Seed::random()?;
-    }
-    if let Some(path) = request.disk().and_then(|i| target::named_path(&i.select)) {
-        let named = host::named::look(entrance.root, Path::new(path), &facts.disks);
-        if entrance.allow_file {
-            let file = host::named::file_as_disk(entrance.root, &named, &facts.disks);
-            facts.disks.extend(file);
-        }
-        facts.named = Some(named);
-    }
-    Ok(facts)
 }
 
 /// PID 1 acts on `onFailure`; it reads the config's wish from a file, because the run may not live to say it.

@@ -2,18 +2,21 @@
 //! manual, "Tar Internals"; FreeBSD's tar(5)). It gives one entry after the other and the bytes of its
 //! content, holds no more than one entry's headers, and knows whether the archive is whole.
 
+mod field;
+mod holes;
+
 use std::io::BufRead;
 
 use nix::sys::stat::makedev;
-use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
+use tar::Header;
 
 use super::extended::Extended;
 use super::limits::{EXTENDED_MAX, LONG_NAME_MAX, Limits};
 use super::member::{Attributes, Kind, Member, Time};
 use super::refusal::{integrity, shown};
-use super::sparse::{self, Lines, Map};
 use crate::error::{Class, Failure, Result};
 use crate::units::Bytes;
+use field::{checksum_is_right, header_name, kind_byte, signed, until_nul};
 
 const BLOCK: usize = 512;
 
@@ -290,72 +293,6 @@ impl<'a> Archive<'a> {
         })
     }
 
-    /// The map of a sparse file in one of the three pax formats.
-    fn posix_map(&mut self, extended: &Extended, path: &[u8]) -> Result<Option<Map>> {
-        let sparse = &extended.sparse;
-        if !sparse.is_used() {
-            return Ok(None);
-        }
-        let wrong = |what: &str| Self::wrong(path, &format!("sparse file: {what}"));
-        let size = sparse
-            .size
-            .ok_or_else(|| wrong("it does not say its size"))?;
-        let segments = match (sparse.major.unwrap_or(0), sparse.minor.unwrap_or(0)) {
-            (0, _) => sparse.map.clone(),
-            (1, 0) => {
-                let mut lines = Lines::default();
-                loop {
-                    if self.left < BLOCK as u64 {
-                        return Err(wrong("its map is cut off"));
-                    }
-                    let block = self.block()?.ok_or_else(|| self.cut_off("within a map"))?;
-                    self.left = self.left.saturating_sub(BLOCK as u64);
-                    if lines.block(&block).map_err(wrong)? {
-                        break lines.segments();
-                    }
-                }
-            }
-            (major, minor) => {
-                return Err(wrong(&format!("its format {major}.{minor} is unknown")));
-            }
-        };
-        Map::new(segments, size, self.left).map(Some).map_err(wrong)
-    }
-
-    /// The map of a sparse file in GNU tar's own format: in the header and in blocks after it, which the
-    /// size of the content does not count.
-    fn gnu_map(&mut self, header: &Header, path: &[u8]) -> Result<Map> {
-        let wrong = |what: &str| Self::wrong(path, &format!("sparse file: {what}"));
-        let gnu = header
-            .as_gnu()
-            .ok_or_else(|| wrong("its header is not of GNU tar"))?;
-        let size = self.unsigned("real size", &gnu.realsize)?;
-        let mut segments = Vec::new();
-        let mut add = |pieces: &[GnuSparseHeader]| -> Result<()> {
-            for piece in pieces
-                .iter()
-                .take_while(|piece| piece.offset.first() != Some(&0))
-            {
-                let read = |field: &[u8]| signed(field).and_then(|n| u64::try_from(n).ok());
-                let segment = read(&piece.offset).zip(read(&piece.numbytes));
-                let segment =
-                    segment.ok_or_else(|| wrong("its map has something else than numbers"))?;
-                sparse::push(&mut segments, segment).map_err(wrong)?;
-            }
-            Ok(())
-        };
-        add(&gnu.sparse)?;
-        let mut goes_on = gnu.is_extended();
-        while goes_on {
-            let block = self.block()?.ok_or_else(|| self.cut_off("within a map"))?;
-            let mut more = GnuExtSparseHeader::new();
-            more.as_mut_bytes().copy_from_slice(&block);
-            add(&more.sparse)?;
-            goes_on = more.is_extended();
-        }
-        Map::new(segments, size, self.left).map_err(wrong)
-    }
-
     fn device(&self, header: &Header) -> Result<nix::sys::stat::dev_t> {
         let (major, minor) = match (header.as_ustar(), header.as_gnu()) {
             (Some(ustar), _) => (&ustar.dev_major, &ustar.dev_minor),
@@ -505,71 +442,6 @@ fn unreadable(error: std::io::Error, at: u64) -> Failure {
             Failure::new(class, format!("reading the archive at byte {at}")).caused_by(error)
         }
     }
-}
-
-/// The sum over all bytes with the checksum's own place taken as blanks; some old programs added signed ones.
-fn checksum_is_right(block: &[u8]) -> bool {
-    let (Some(front), Some(field), Some(behind)) =
-        (block.get(..148), block.get(148..156), block.get(156..))
-    else {
-        return false;
-    };
-    let Some(said) = signed(field) else {
-        return false;
-    };
-    let sum = |bytes: &[u8]| bytes.iter().map(|byte| i64::from(*byte)).sum::<i64>();
-    let unsigned = sum(front) + sum(behind) + 8 * i64::from(b' ');
-    said == i128::from(unsigned) || {
-        let signed = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .map(|b| i64::from(b.cast_signed()))
-                .sum::<i64>()
-        };
-        said == i128::from(signed(front) + signed(behind) + 8 * i64::from(b' '))
-    }
-}
-
-/// A number of a header: octal digits between blanks and NULs, or, with the first bit set, binary in two's
-/// complement (GNU tar, "base-256"). An empty field is 0.
-fn signed(field: &[u8]) -> Option<i128> {
-    let first = *field.first()?;
-    if first & 0x80 != 0 {
-        // Twelve bytes at most: 95 bits. The bit below the mark is the sign.
-        let start = i128::from(first & 0x7f) - if first & 0x40 == 0 { 0 } else { 0x80 };
-        return Some(
-            field
-                .iter()
-                .skip(1)
-                .fold(start, |sum, byte| (sum << 8) | i128::from(*byte)),
-        );
-    }
-    let blank = |byte: &u8| matches!(byte, b' ' | 0);
-    let digits = field
-        .iter()
-        .skip_while(|b| blank(b))
-        .take_while(|b| !blank(b));
-    digits.into_iter().try_fold(0i128, |sum, byte| match byte {
-        b'0'..=b'7' => Some((sum << 3) | i128::from(byte.wrapping_sub(b'0'))),
-        _ => None,
-    })
-}
-
-fn kind_byte(header: &Header) -> u8 {
-    header.as_old().linkflag.first().copied().unwrap_or(0)
-}
-
-/// The name in the header, with what ustar puts before it.
-fn header_name(header: &Header) -> Vec<u8> {
-    let name = until_nul(&header.as_old().name);
-    match header.as_ustar().map(|ustar| until_nul(&ustar.prefix)) {
-        Some(prefix) if !prefix.is_empty() => [prefix, b"/", name].concat(),
-        _ => name.to_vec(),
-    }
-}
-
-fn until_nul(bytes: &[u8]) -> &[u8] {
-    bytes.split(|b| *b == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]
