@@ -406,3 +406,6 @@ fn place(
         required: wanted.required(),
     })
 }
+
+#[cfg(test)]
+mod tests;
