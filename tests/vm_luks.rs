@@ -210,6 +210,7 @@ fn matrix_debian_closes_what_is_encrypted() {
         "dm-mod",
         "dm-crypt",
         "algif_skcipher",
+        "ecb",
         "xts",
         "ext4",
     ];

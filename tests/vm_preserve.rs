@@ -186,7 +186,7 @@ fn a_disk_that_comes_while_it_is_waited_for_is_found() {
                 .run(&[
                     &format!("--qmp={}", socket.display()),
                     "--qemu=-device",
-                    "--qemu=pcie-root-port,id=port,chassis=9",
+                    "--qemu=pcie-root-port,id=late-port,chassis=9",
                     "--qemu=-blockdev",
                     &format!("--qemu=driver=file,node-name=late,filename={state}"),
                     UP,
@@ -196,7 +196,7 @@ fn a_disk_that_comes_while_it_is_waited_for_is_found() {
         });
         let waits = || {
             let text = std::fs::read(&log).unwrap_or_default();
-            String::from_utf8_lossy(&text).contains("no device has that name")
+            String::from_utf8_lossy(&text).contains("waiting for source label=LATE")
         };
         for _ in 0..1200 {
             if waits() || machine.is_finished() {
@@ -205,7 +205,7 @@ fn a_disk_that_comes_while_it_is_waited_for_is_found() {
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
         assert!(waits(), "it never waited");
-        let disk = json!({ "driver": "virtio-blk-pci", "drive": "late", "serial": "late", "bus": "port", "id": "late" });
+        let disk = json!({ "driver": "virtio-blk-pci", "drive": "late", "serial": "late", "bus": "late-port", "id": "late" });
         ask(
             &socket,
             &json!({ "execute": "device_add", "arguments": disk }),

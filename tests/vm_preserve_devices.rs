@@ -28,6 +28,7 @@ const MODULES: &[&str] = &[
     "dm-crypt",
     "raid1",
     "algif_skcipher",
+    "ecb",
     "xts",
     "loop",
     "squashfs",
@@ -36,7 +37,7 @@ const MODULES: &[&str] = &[
 ];
 
 /// `play NAME WHAT` starts a session with the config WHAT.json, and shows what stands at /srv in it.
-const SCRIPT: &str = r#"
+const PLAY: &str = r#"
 play() {
     echo "== $1"
     busybox unshare -m sh -c '
@@ -47,7 +48,7 @@ play() {
         echo "f=$(cat /sysroot/srv/f 2>/dev/null) n=$n"
         [ ! -e /sysroot/srv/count ] || echo $((n + 1)) >/sysroot/srv/n' sh "$2"
     for name in 0 1; do
-        [ ! -e /dev/mapper/ironroot-state-$name ] || try cryptsetup close ironroot-state-$name
+        cryptsetup close ironroot-state-$name >/dev/null 2>&1; rm -f /dev/mapper/ironroot-state-$name
     done
 }
 disk() {
@@ -56,16 +57,19 @@ disk() {
     done
 }
 fill() { mkdir -p /m; try mount "$1" /m; echo "$2" >/m/f; }
-
 echo "a key" >/key
 echo "another key" >/other-key
 mkdir -p /sysroot
+"#;
+
+const SOURCES: &str = r#"
+for n in 1 2 3 4 5 6 7 8 9 10; do test -n "$(disk w)" && break; sleep 1; done
 try mdadm --create /dev/md0 --run --assume-clean --homehost=any --level=1 --raid-devices=2 $(disk m1) $(disk m2)
-try mke2fs -q -F -t ext4 -L MD /dev/md0
+try /sbin/mke2fs -q -F -t ext4 -L MD /dev/md0
 fill /dev/md0 array; try umount /m
 try cryptsetup -q luksFormat --pbkdf pbkdf2 --pbkdf-force-iterations 1000 $(disk c) /key
 try cryptsetup open --key-file /key $(disk c) byhand
-try mke2fs -q -F -t ext4 -L MAP /dev/mapper/byhand
+try /sbin/mke2fs -q -F -t ext4 -L MAP /dev/mapper/byhand
 fill /dev/mapper/byhand map; try umount /m
 fill $(disk full) full
 dd if=/dev/zero of=/m/fill bs=64k 2>/dev/null; dd if=/dev/zero of=/m/fill2 bs=1k 2>/dev/null
@@ -78,8 +82,12 @@ for what in array array-by-path member map map-by-path create-on-map two full re
 done
 play wrong-key wrong-key
 
+"#;
+
+const HEADERS: &str = r#"
+for n in 1 2 3 4 5 6 7 8 9 10; do test -n "$(disk u)" && break; sleep 1; done
 s=$(disk s)
-luks_seen() { dd if=$s bs=1M count=1 2>/dev/null | busybox strings | grep -c ironroot-unfinished; }
+
 play luks-made if-blank
 mount -t tmpfs x /m
 busybox unshare -m sh -c 'cryptsetup open --key-file /key '$s' look && mount /dev/mapper/look /m && echo kept >/m/f && touch /m/count && umount /m; cryptsetup close look' >/log 2>&1
@@ -112,7 +120,7 @@ play luks-broken if-blank
 u=$(disk u)
 try cryptsetup -q luksFormat --type luks2 --label ironroot-unfinished $u /key
 try cryptsetup open --key-file /key $u made
-try mke2fs -q -F -t ext4 /dev/mapper/made
+try /sbin/mke2fs -q -F -t ext4 /dev/mapper/made
 fill /dev/mapper/made kept; touch /m/count; try umount /m
 try cryptsetup close made
 head -c 4096 /dev/zero | tr '\0' x | dd of=$u bs=4096 seek=2 conv=notrunc 2>/dev/null
@@ -171,15 +179,45 @@ fn ext4(folder: &Path, name: &str, mib: u64) -> PathBuf {
     disk
 }
 
+fn on(serial: &str) -> Value {
+    json!({ "disk": { "serial": serial } })
+}
+
+fn luks(key: &str, format: &str) -> Value {
+    json!({ "format": format, "luks": { "keyFile": key } })
+}
+
+fn drive(path: &Path, serial: &str) -> String {
+    format!("--disk={},bus=virtio,serial={serial}", path.display())
+}
+
+/// What the console said of one session.
+struct Seen<'a>(&'a str);
+
+impl Seen<'_> {
+    #[track_caller]
+    fn has(&self, name: &str, wanted: &[&str]) {
+        let part = script_machine::part(self.0, name);
+        for text in wanted {
+            assert!(part.contains(text), "{name}: {text:?}\n{part}");
+        }
+    }
+
+    #[track_caller]
+    fn refused(&self, name: &str, wanted: &[&str]) {
+        self.has(name, &["exit 16", "FAILED (code 16)"]);
+        self.has(name, wanted);
+    }
+}
+
 #[test]
-fn sources_of_every_kind_and_headers_that_are_damaged() {
+fn sources_that_this_machine_does_not_have_and_such_as_cannot_serve() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let tools = ["mdadm", "cryptsetup", "mke2fs", "e2fsck"];
     let initrd = Initrd::new(folder, MODULES, &tools);
     image(folder, &initrd.root().join("image.squashfs"));
 
-    let disk = |serial: &str| json!({ "disk": { "serial": serial } });
     let path = |path: &str| json!({ "disk": { "path": path } });
     let none = json!({});
     let optional = |more: &Value| {
@@ -192,35 +230,29 @@ fn sources_of_every_kind_and_headers_that_are_damaged() {
     };
     plain("array", &json!({ "label": "MD" }), &none);
     plain("array-by-path", &path("/dev/md0"), &none);
-    plain("member", &disk("m1"), &json!({ "format": "IfBlank" }));
+    plain("member", &on("m1"), &json!({ "format": "IfBlank" }));
     plain("map", &json!({ "label": "MAP" }), &none);
     plain("map-by-path", &path("/dev/mapper/byhand"), &none);
     let create = json!({ "format": "IfBlank", "create": "8MiB" });
     let on_map = json!({ "partlabel": "new", "disk": { "path": "/dev/mapper/byhand" } });
     plain("create-on-map", &on_map, &create);
     let format = json!({ "format": "IfBlank" });
-    let seed = json!({ "subdir": "new", "seed": "FromImageOnce" });
+    let filled = json!({ "subdir": "new", "seed": "FromImageOnce" });
     let sources = [
         ("two", json!({ "partlabel": "two" }), &format),
-        ("full", disk("full"), &seed),
-        ("read-only", disk("ro"), &none),
-        ("corrupt", disk("bad"), &format),
+        ("full", on("full"), &filled),
+        ("read-only", on("ro"), &none),
+        ("corrupt", on("bad"), &format),
     ];
     for (name, source, more) in &sources {
         plain(name, source, more);
         plain(&format!("{name}-optional"), source, &optional(more));
     }
-    let luks = |key: &str, format: &str| json!({ "format": format, "luks": { "keyFile": key } });
-    // Its disk is opened by hand under another name; a closed one is needed.
     plain(
         "wrong-key",
-        &disk("w"),
+        &on("w"),
         &optional(&luks("/other-key", "Never")),
     );
-    for (name, format) in [("if-blank", "IfBlank"), ("never", "Never")] {
-        plain(name, &disk("s"), &luks("/key", format));
-        plain(&format!("{name}-u"), &disk("u"), &luks("/key", format));
-    }
 
     let two = blank(folder, "two", 32);
     let partitions = ["-n1:2048:+8M", "-n2:0:+8M", "-c1:two", "-c2:two"];
@@ -254,63 +286,63 @@ fn sources_of_every_kind_and_headers_that_are_damaged() {
     );
 
     let mut options = Vec::new();
-    for (serial, path, more) in [
-        ("m1", blank(folder, "m1", 24), ""),
-        ("m2", blank(folder, "m2", 24), ""),
-        ("c", blank(folder, "c", 32), ""),
-        ("two", two.clone(), ""),
-        ("full", ext4(folder, "full", 12), ""),
-        ("ro", ext4(folder, "ro", 12), ",readonly"),
-        ("bad", bad.clone(), ""),
-        ("w", wrong, ""),
-        ("s", blank(folder, "s", 48), ""),
-        ("u", blank(folder, "u", 48), ""),
+    for (serial, path) in [
+        ("m1", blank(folder, "m1", 24)),
+        ("m2", blank(folder, "m2", 24)),
+        ("c", blank(folder, "c", 32)),
+        ("two", two.clone()),
+        ("full", ext4(folder, "full", 12)),
+        ("bad", bad.clone()),
+        ("w", wrong),
     ] {
-        let path = path.display();
-        options.push(format!("--disk={path},bus=virtio,serial={serial}{more}"));
+        options.push(drive(&path, serial));
     }
-    let console = initrd.boot(SCRIPT, &options);
-    let has = |name: &str, wanted: &[&str]| {
-        let part = script_machine::part(&console, name);
-        for text in wanted {
-            assert!(part.contains(text), "{name}: {text:?}\n{part}");
-        }
-    };
-    let good = |name: &str, seen: &str| has(name, &["exit 0\n", seen]);
-    let failed = "FAILED (code 16)";
-    good("array", "f=array n=0");
-    good("array-by-path", "f=array n=0");
-    has("member", &["exit 16\n", failed, "is part of", "md0"]);
-    good("map", "f=map n=0");
-    good("map-by-path", "f=map n=0");
-    has("create-on-map", &["exit 16\n", failed, "device mapper"]);
+    options.push(drive(&ext4(folder, "ro", 12), "ro") + ",readonly");
+    let console = initrd.boot(&format!("{PLAY}{SOURCES}"), &options);
+    let seen = Seen(&console);
+    for (name, content) in [
+        ("array", "array"),
+        ("array-by-path", "array"),
+        ("map", "map"),
+        ("map-by-path", "map"),
+    ] {
+        seen.has(name, &["exit 0\n", &format!("f={content} n=0")]);
+    }
+    seen.refused("member", &["is part of", "md0"]);
+    seen.refused("create-on-map", &["device mapper"]);
+    let image = ["exit 0\n", "f=image n=0", "shows the image's content"];
     for (name, why) in [
         ("two", "2 devices have that name"),
         ("full", "o space left"),
         ("read-only", "is read-only"),
         ("corrupt", "is damaged"),
     ] {
-        has(name, &["exit 16\n", failed, why]);
-        let image = "shows the image's content";
-        has(
-            &format!("{name}-optional"),
-            &["exit 0\n", "f=image n=0", why, image],
-        );
+        seen.refused(name, &[why]);
+        seen.has(&format!("{name}-optional"), &image);
+        seen.has(&format!("{name}-optional"), &[why]);
     }
-    assert_eq!(fs::read(&bad).unwrap().len(), bytes.len());
     let both = fs::read(&two).unwrap();
     assert!(both[1 << 20..17 << 20].iter().all(|b| *b == 0), "formatted");
-    has(
-        "wrong-key",
-        &[
-            "exit 0\n",
-            "f=image n=0",
-            "does not open",
-            "shows the image's content",
-        ],
-    );
+    seen.has("wrong-key", &image);
+    seen.has("wrong-key", &["does not open"]);
+}
 
-    has("luks-made", &["exit 0\n", "making a LUKS2 header"]);
+#[test]
+fn matrix_no_damaged_header_and_no_order_of_configs_loses_what_is_encrypted() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let initrd = Initrd::new(folder, MODULES, &["cryptsetup", "mke2fs", "e2fsck"]);
+    image(folder, &initrd.root().join("image.squashfs"));
+    for (name, format) in [("if-blank", "IfBlank"), ("never", "Never")] {
+        config(&initrd, name, &entry(&on("s"), &luks("/key", format)));
+        let name = format!("{name}-u");
+        config(&initrd, &name, &entry(&on("u"), &luks("/key", format)));
+    }
+    let options = ["s", "u"].map(|name| drive(&blank(folder, name, 48), name));
+    let options = [&options[..], &["--timeout=900".to_owned()]].concat();
+    let console = initrd.boot(&format!("{PLAY}{HEADERS}"), &options);
+    let seen = Seen(&console);
+    seen.has("luks-made", &["exit 0\n", "making a LUKS2 header"]);
     for (name, n) in [
         ("luks-2", 0),
         ("luks-3", 1),
@@ -324,12 +356,9 @@ fn sources_of_every_kind_and_headers_that_are_damaged() {
         ("unfinished-2", 1),
         ("unfinished-3", 2),
     ] {
-        good(name, &format!("f=kept n={n}"));
+        seen.has(name, &["exit 0\n", &format!("f=kept n={n}")]);
         let part = script_machine::part(&console, name);
         assert!(!part.contains("making"), "{name}: {part}");
     }
-    has(
-        "luks-broken",
-        &["exit 16\n", failed, "not a byte was written"],
-    );
+    seen.refused("luks-broken", &["not a byte was written"]);
 }

@@ -21,7 +21,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs run /run
-fail() { echo "STUCK: $1"; cat /log; poweroff -f; sleep 100; }
+fail() { cat /log; echo "STUCK: $1"; poweroff -f; sleep 100; }
 try() { "$@" >/log 2>&1 </dev/null || fail "$*"; }
 "#;
 
@@ -159,11 +159,11 @@ impl Initrd {
             .arg("--initrd")
             .arg(&archive)
             .arg("--append=console=ttyS0 quiet panic=10")
-            .args(more)
             .arg(format!("--serial-log={}", log.display()))
             .args(["--net=none", "--memory=768", "--timeout=280", "--quiet"])
             .args(["--no-reboot", "--fail-on=Kernel panic|STUCK"])
             .args(["--until=THE END", "--wait-end"])
+            .args(more)
             .stdin(Stdio::null())
             .output()
             .unwrap();

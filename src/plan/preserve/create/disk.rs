@@ -50,10 +50,10 @@ pub fn choose<'a>(select: &Select, facts: &'a Facts) -> Result<&'a Disk, Trouble
     match all.as_slice() {
         [one] => match why_no_partitions(one.kind) {
             None => Ok(one),
-            Some(why) => Err(Trouble::NoTable {
-                disk: one.name.clone(),
-                why: why.to_owned(),
-            }),
+            Some(why) => Err(Trouble::Conflict(format!(
+                "it would be made on {}, which gets no partitions: {why}",
+                one.name
+            ))),
         },
         other => Err(Trouble::Disks {
             wanted: target::describe(select),
