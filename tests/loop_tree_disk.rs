@@ -405,17 +405,13 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
     let tar = case.tar("a.tar");
     let config = |more: Value| case.config(&tar).with("/disk/bootloader", more);
     case.config(&tar)
-        .with("/disk/grow", json!("root"))
+        .with("/disk/grow", json!("3"))
         .install(&[])
-        .failed_with(10, &["disk.grow"]);
+        .failed_with(10, &["disk.grow", "only the root"]);
     case.config(&tar)
         .with("/image/kind", json!("Disk"))
         .install(&[])
         .failed_with(10, &["disk.bootloader", "image.kind"]);
-    case.config(&tar)
-        .with("/image/verifyDisk", json!(true))
-        .install(&[])
-        .failed_with(10, &["image.verifyDisk"]);
     config(json!("Uki"))
         .with("/disk/kernelArguments", json!({ "append": ["x"] }))
         .install(&[])
@@ -423,6 +419,11 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
     // What is for the boot loader alone, whether a tree was announced or found.
     for kind in ["Tree", "Auto"] {
         let code = if kind == "Tree" { 10 } else { 12 };
+        config(json!("Auto"))
+            .with("/image/kind", json!(kind))
+            .with("/disk/grow", json!("data"))
+            .install(&[])
+            .failed_with(code, &["only the root takes the rest"]);
         config(json!("Uki"))
             .with("/image/kind", json!(kind))
             .with("/disk/bootloader", json!("Auto"))
