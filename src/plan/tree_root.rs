@@ -77,6 +77,9 @@ pub struct BootWish {
     /// What GRUB or the tree's own script is made for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
+    /// Whether firmware starts only what is signed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub secure_boot: bool,
     /// The name under which firmware finds a boot program on a disk without entries; `None` where it is not known
     /// for this architecture.
     pub fallback: Option<String>,
@@ -181,6 +184,15 @@ pub(super) fn steps(
     sense_for_a_tree(install)?;
     let arch = &facts.machine.arch;
     let (bootloader, platform) = loader(install.tree.bootloader, &facts.machine)?;
+    if bootloader == Bootloader::Uki
+        && facts.machine.secure_boot
+        && !install.changes.arguments.is_empty()
+    {
+        return Err(Refusal::CannotBoot {
+            why: "with Secure Boot the addon that adds `disk.kernelArguments` to a unified kernel image would have to be signed".to_owned(),
+            next: "put the words into the image, or use `disk.bootloader`: SystemdBoot",
+        });
+    }
     let bios_boot = platform == Some(Platform::I386Pc);
     if bios_boot && target.sector != SectorSize::S512 {
         return Err(Refusal::CannotBoot {
@@ -278,6 +290,7 @@ pub(super) fn steps(
                 root: guids.root,
                 esp: guids.esp,
                 platform,
+                secure_boot: facts.machine.secure_boot,
                 fallback: default_loader(arch).map(str::to_owned),
             },
         },

@@ -100,16 +100,21 @@ pub(super) fn read(
         }
         root_among_partitions(disk, problems);
         let given = !arguments.append.is_empty() || !arguments.remove.is_empty();
-        let own = match disk.bootloader {
-            wire::Bootloader::Uki => Some("a unified kernel image carries its own command line"),
-            wire::Bootloader::None => Some("nothing carries them with `disk.bootloader`: None"),
-            wire::Bootloader::Auto
+        match disk.bootloader {
+            wire::Bootloader::Uki if !arguments.remove.is_empty() => problems.add(
+                "disk.kernelArguments.remove",
+                "a unified kernel image carries its own command line: words can be added to it, none taken away",
+            ),
+            wire::Bootloader::None if given => problems.add(
+                "disk.kernelArguments",
+                "nothing carries them with `disk.bootloader`: None",
+            ),
+            wire::Bootloader::Uki
+            | wire::Bootloader::None
+            | wire::Bootloader::Auto
             | wire::Bootloader::SystemdBoot
             | wire::Bootloader::Grub
-            | wire::Bootloader::ImageScript => None,
-        };
-        if let (true, Some(why)) = (given, own) {
-            problems.add("disk.kernelArguments", why);
+            | wire::Bootloader::ImageScript => {}
         }
         for (i, file) in disk.files.iter().enumerate() {
             if is_on_esp(Path::new(&file.path)) {
