@@ -60,7 +60,9 @@ pub fn install(
     notes.extend(more);
     let mut shape = shape(install, facts, &identity, kept.clone(), &mut notes);
     if tree_root::is_wanted(install) {
-        let root_size = tree_root::root_size(&mut shape.add);
+        let root = tree_root::root_of(&mut shape.add);
+        // It takes the rest in any case.
+        shape.grow = None;
         // They are new in any case, and the tree is told them before the table is made.
         shape.guids = Guids::Keep;
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
@@ -69,7 +71,7 @@ pub fn install(
         let beside = tree_root::Beside {
             shape: &shape,
             first,
-            root_size,
+            root,
             open: kept_of(keep_paths.as_ref()),
             keep_paths,
         };

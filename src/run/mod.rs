@@ -279,9 +279,14 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::ClearDisk { spans } => stage.clear(spans),
         Step::WriteBody { remember } => stage.write(*remember, machine.reporter),
         Step::ReadBack => stage.read_back(machine.reporter),
-        Step::OpenTree { table, shape, .. } => stage.open_tree(
+        Step::OpenTree {
+            table,
+            filesystem,
+            shape,
+            ..
+        } => stage.open_tree(
             &source(machine)?,
-            (table, shape),
+            (table, *filesystem, shape),
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
@@ -289,7 +294,10 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::MakeFileSystems { filesystems } => stage.make_filesystems(|shared| {
             tree_disk::make_filesystems(shared, filesystems, machine.reporter)
         }),
-        Step::UnpackTree { partition } => stage.unpack_tree(*partition, machine.reporter),
+        Step::UnpackTree {
+            partition,
+            remember,
+        } => stage.unpack_tree((*partition, *remember), machine.reporter),
         Step::SettleTree {
             partition,
             root,

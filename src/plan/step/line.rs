@@ -124,7 +124,7 @@ impl fmt::Display for Step {
                 let all: Vec<String> = filesystems.iter().map(ToString::to_string).collect();
                 write!(f, "ERASE: make {}", all.join(", "))
             }
-            Step::UnpackTree { partition } => write!(
+            Step::UnpackTree { partition, .. } => write!(
                 f,
                 "unpack the tree into partition {partition} and check every proof"
             ),

@@ -100,7 +100,7 @@ pub enum Step {
         /// Whether sums are kept for reading back.
         remember: bool,
     },
-    /// Read the body back from the disk and compare.
+    /// Read the body, or the tree, back from the disk and compare.
     ReadBack,
     /// Open the image of a tree, read its head, and find out what it is and whether it fits. Nothing has been
     /// written yet.
@@ -113,6 +113,8 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// The table that the disk will have.
         table: NewTable,
+        /// The root's file system.
+        filesystem: tree_root::NewFileSystemKind,
         /// What it keeps and gets besides.
         shape: Box<Shape>,
     },
@@ -132,6 +134,8 @@ pub enum Step {
     UnpackTree {
         /// Number of the partition.
         partition: u32,
+        /// Whether sums are kept for reading back.
+        remember: bool,
     },
     /// Make the tree this disk's: /etc/fstab and /etc/machine-id.
     SettleTree {
