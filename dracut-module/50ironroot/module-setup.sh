@@ -71,6 +71,7 @@ install() {
     done
     # shellcheck disable=SC2154 # dracut sets it
     inst_hook cmdline 30 "$moddir/parse-ironroot.sh"
+    inst_hook initqueue/timeout 50 "$moddir/no-network.sh"
     if dracut_module_included "systemd"; then
         inst_simple "$moddir/ironroot.service" "$systemdsystemunitdir/ironroot.service"
         "$SYSTEMCTL" -q --root "$initdir" add-requires initrd-root-fs.target ironroot.service || return 1
