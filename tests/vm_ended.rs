@@ -46,7 +46,7 @@ const SCRIPT: &str = r#"
 for n in 1 2 3 4 5 6 7 8 9 10; do test -b /dev/vda && test -b /dev/vdb && break; sleep 1; done
 mkdir -p /etc/keys /sysroot
 echo correct-horse-battery-staple >/etc/keys/state
-dmsetup create ironroot-before --table '0 2048 zero' >/log 2>&1 || fail dmsetup
+dmsetup create ironroot-before --table '0 2048 error' >/log 2>&1 || fail dmsetup
 /ironroot initrd --config /config.json >/log 2>&1 & ironroot=$!
 ours() { grep -lx ironroot-state-0 /sys/block/dm-*/dm/name; }
 while ! ours >/dev/null; do
