@@ -306,7 +306,7 @@ fn of_the_system(call: &str, tree: &Path, files: &str) -> std::process::Output {
         cd "$TREE""#;
     Command::new("bash")
         .args(["-c", &format!("{script}\n{call}"), "bash"])
-        .args([&project(), tree])
+        .args([project(), tree])
         .arg(files)
         .output()
         .unwrap()
