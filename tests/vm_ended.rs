@@ -55,8 +55,9 @@ while ! ours >/dev/null; do
 done
 busybox kill -TERM $ironroot
 wait $ironroot
+code=$?
 echo "== code"
-echo $?
+echo $code
 echo "== said"
 cat /log
 # The kernel closes it when the last user is gone: a program that was killed, a mount that was taken away.
