@@ -165,7 +165,9 @@ fn an_encrypted_partition_is_made_once_and_opens_to_its_key() {
     let wrong = bench.initrd("another key");
     let console = bench.boot(&wrong, &entries, "", &["--until=FAILED .code 16."]);
     assert!(
-        console.contains("the key file /etc/ironroot/keys/state does not open the encrypted /dev/vdb1"),
+        console.contains(
+            "the key file /etc/ironroot/keys/state does not open the encrypted /dev/vdb1"
+        ),
         "{console}"
     );
 }
