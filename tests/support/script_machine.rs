@@ -140,8 +140,8 @@ impl Initrd {
         fs::write(self.root().join(name), content).unwrap();
     }
 
-    /// Boots a machine that runs `script`; what the console said.
-    pub fn boot(&self, script: &str, more: &[String]) -> String {
+    /// The archive of an initrd that runs `script`.
+    pub fn archive(&self, script: &str) -> PathBuf {
         let script = format!("{BEGIN}{}{script}{END}", self.modules);
         small_system::script(&self.root().join("init"), &script);
         let archive = self.folder.join("initrd.cpio");
@@ -152,6 +152,12 @@ impl Initrd {
             .status()
             .unwrap();
         assert!(packed.success());
+        archive
+    }
+
+    /// Boots a machine that runs `script`; what the console said.
+    pub fn boot(&self, script: &str, more: &[String]) -> String {
+        let archive = self.archive(script);
         let log = self.folder.join("console.log");
         let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu/run"))
             .arg("--kernel")
