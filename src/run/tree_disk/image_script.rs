@@ -1,19 +1,24 @@
 //! The tree's own script installs the boot loader: it is run in the new root, with the disk's partitions but without
 //! the disk. What shall stand in LBA 0 it leaves in a file.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use super::inside::{self, Inside};
 use super::rooted::{self, Rooted};
-use crate::error::{Class, Failure, Result, printable};
+use crate::error::{Class, Context as _, Failure, Result, chain, printable};
 use crate::image::boot::grub_core::{BootCode, Platform};
 use crate::init::modules;
 use crate::plan::tree_layout;
 use crate::plan::tree_root::BootWish;
 use crate::report::Reporter;
-use crate::run::partitions::Shared;
-use crate::sys::beneath::Walk;
+use crate::run::partitions::{Node, Shared};
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::detached::{self, Flags};
 
 /// The script.
 pub const SCRIPT: &str = "usr/lib/ironroot/install-bootloader";
@@ -97,12 +102,61 @@ pub fn run(
             ));
         }
     };
-    if bios && code.is_none() {
-        reporter.warn(format!(
-            "/{SCRIPT} left no code for LBA 0 in /run/{BOOT_CODE}: a BIOS does not boot this disk"
+    if bios {
+        return match code {
+            Some(code) if code.bytes().iter().any(|b| *b != 0) => Ok(Some(code)),
+            _ => Err(nothing(&format!(
+                "no code for LBA 0 in /run/{BOOT_CODE}, and a BIOS boots nothing else"
+            ))),
+        };
+    }
+    let begin = first_sector(esp)?;
+    if !matches!(begin.get(510..), Some([0x55, 0xaa])) {
+        return Err(nothing(
+            "no file system on the EFI system partition ($IRONROOT_ESP)",
         ));
     }
+    let fallback = wish.fallback.as_deref().unwrap_or_default();
+    match has_file(esp, fallback) {
+        Ok(true) => {}
+        Ok(false) => reporter.warn(format!(
+            "/{SCRIPT} left no {fallback} on the EFI system partition: firmware boots this disk only by an entry of its own"
+        )),
+        Err(why) => log::info!("looking for {fallback}: {}", chain(&why)),
+    }
     Ok(code)
+}
+
+/// It said that all was well.
+fn nothing(what: &str) -> Failure {
+    Failure::new(
+        Class::Integrity,
+        format!("nothing bootable was found: /{SCRIPT} of the tree left {what}"),
+    )
+    .hint("mend the script in the image, or set `disk.bootloader` to None; the disk does not boot now")
+}
+
+/// Where FAT has its signature, whatever the sector size (Microsoft FAT specification, section 3.1).
+fn first_sector(node: &Node) -> Result<[u8; 512]> {
+    let mut bytes = [0; 512];
+    let read = File::open(&node.path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.context(Class::Media, || format!("reading {}", node.path.display()))?;
+    Ok(bytes)
+}
+
+/// Whether a FAT has a file with this name, as firmware writes it.
+fn has_file(node: &Node, name: &str) -> Result<bool> {
+    let mount = detached::Context::new("vfat", "the EFI system partition")?
+        .set("source", node.path.as_os_str().as_bytes())?
+        .mount(Flags {
+            read_only: true,
+            nosuid: true,
+            nodev: true,
+            noexec: true,
+        })?;
+    let root = Root::of(&mount.as_fd(), "the EFI system partition")?;
+    let path = name.trim_start_matches('\\').replace('\\', "/");
+    Ok(rooted::is_file(&root, Path::new(&path)))
 }
 
 /// Whether the tree has it.
