@@ -211,7 +211,53 @@ pub fn clear(disk: &TargetDisk, spans: &[Span]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tables::{Mbr, Table};
+    use crate::plan::step::Target;
+    use crate::units::SectorSize;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_mark_whose_record_would_not_fit_is_not_written() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(2 * MIB).unwrap();
+        let disk = TargetDisk::open(&Target {
+            path: file.path().to_owned(),
+            name: "file".to_owned(),
+            dev: None,
+            size: Bytes(2 * MIB),
+            sector: SectorSize::S512,
+            identity: record::DiskIdentity::default(),
+        })
+        .unwrap();
+        let layout = Layout {
+            table: Table::Mbr(Mbr {
+                signature: "deadbeef".to_owned(),
+                partitions: vec![],
+            }),
+            ..Layout::default()
+        };
+        let mut identity = RecordIdentity::default();
+        let mark = |identity: &RecordIdentity| {
+            record::encode(&Record {
+                state: State::Mark,
+                identity: identity.clone(),
+                disk: disk.target().identity.clone(),
+            })
+        };
+        while mark(&identity).is_ok() {
+            identity.image.push('x');
+        }
+        identity.image.pop();
+        let failure = write_mark(&disk, &identity, &layout).unwrap_err();
+        assert_eq!(failure.class(), Class::Config);
+        let written = || std::fs::read(file.path()).unwrap();
+        assert!(written().iter().all(|b| *b == 0));
+
+        identity.image.truncate(3000);
+        write_mark(&disk, &identity, &layout).unwrap();
+        let at = usize::try_from(record::OFFSET).unwrap();
+        assert_eq!(written()[at..at + record::SIZE], mark(&identity).unwrap());
+    }
 
     proptest! {
         #[test]

@@ -29,6 +29,9 @@ const BOOT_CODE: &str = "ironroot/boot-code";
 /// Code in front of a table is no longer.
 const LARGEST: u64 = 440;
 
+/// The tables of a FAT of some hundred MiB are shorter.
+const TABLES: u64 = 1 << 20;
+
 /// A script that makes an initrd takes minutes.
 const TIME: Duration = Duration::from_secs(15 * 60);
 
@@ -64,6 +67,7 @@ pub fn run(
         let sector = node.place.start.0 / shared.disk()?.target().sector.get();
         env.push(("IRONROOT_BIOS_BOOT_SECTOR", sector.to_string()));
     }
+    let before = begin_of(esp)?;
     // It may want to mount the EFI system partition.
     modules::want("vfat");
     let inside = Inside::of(rooted, root, shared)?;
@@ -110,10 +114,10 @@ pub fn run(
             ))),
         };
     }
-    let begin = first_sector(esp)?;
-    if !matches!(begin.get(510..), Some([0x55, 0xaa])) {
+    let after = begin_of(esp)?;
+    if !has_got_a_file(&before, &after) {
         return Err(nothing(
-            "no file system on the EFI system partition ($IRONROOT_ESP)",
+            "no file on the EFI system partition ($IRONROOT_ESP)",
         ));
     }
     let fallback = wish.fallback.as_deref().unwrap_or_default();
@@ -136,12 +140,19 @@ fn nothing(what: &str) -> Failure {
     .hint("mend the script in the image, or set `disk.bootloader` to None; the disk does not boot now")
 }
 
-/// Where FAT has its signature, whatever the sector size (Microsoft FAT specification, section 3.1).
-fn first_sector(node: &Node) -> Result<[u8; 512]> {
-    let mut bytes = [0; 512];
-    let read = File::open(&node.path).and_then(|mut file| file.read_exact(&mut bytes));
-    read.context(Class::Media, || format!("reading {}", node.path.display()))?;
+/// The first sector, which ends with a signature whatever the sector size (Microsoft FAT specification, section 3.1),
+/// and the allocation tables, or as much of them as tells whether there is a file.
+fn begin_of(node: &Node) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(&node.path)
+        .and_then(|file| file.take(TABLES).read_to_end(&mut bytes))
+        .context(Class::Media, || format!("reading {}", node.path.display()))?;
     Ok(bytes)
+}
+
+/// Whether what was an empty FAT is one with something on it: any file changes its tables.
+fn has_got_a_file(before: &[u8], after: &[u8]) -> bool {
+    after != before && matches!(after.get(510..512), Some([0x55, 0xaa]))
 }
 
 /// Whether a FAT has a file with this name, as firmware writes it.
@@ -162,4 +173,38 @@ fn has_file(node: &Node, name: &str) -> Result<bool> {
 /// Whether the tree has it.
 pub fn is_there(rooted: &Rooted) -> bool {
     rooted::is_file(rooted.root(), Path::new(SCRIPT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::fat::{FatWriter, Volume};
+    use crate::units::{Bytes, MIB, SectorSize};
+
+    #[test]
+    fn a_fat_with_one_file_is_told_from_an_empty_one() {
+        let begin = |files: &[&str]| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let volume = Volume {
+                size: Bytes(64 * MIB),
+                start: Bytes(MIB),
+                sector: SectorSize::S512,
+                label: "ESP",
+                number: 1,
+            };
+            file.as_file().set_len(64 * MIB).unwrap();
+            let mut fat = FatWriter::new(file.as_file(), volume).unwrap();
+            for name in files {
+                fat.add(name, &mut b"MZ".as_slice()).unwrap();
+            }
+            fat.finish().unwrap();
+            let mut bytes = std::fs::read(file.path()).unwrap();
+            bytes.truncate(usize::try_from(TABLES).unwrap());
+            bytes
+        };
+        let empty = begin(&[]);
+        assert!(!has_got_a_file(&empty, &begin(&[])));
+        assert!(has_got_a_file(&empty, &begin(&["EFI/BOOT/BOOTX64.EFI"])));
+        assert!(!has_got_a_file(&empty, &vec![0; empty.len()]));
+    }
 }
