@@ -196,7 +196,7 @@ fn keys_are_there(root: &Path, plan: &Plan) -> Result<()> {
         if let Step::OpenSource { source } = step
             && let Some(luks) = source.luks.as_ref().filter(|_| source.required)
         {
-            run::preserve::luks::can_be_opened(luks, root)?;
+            run::preserve::luks::can_be_opened(&luks.key_file, root)?;
         }
     }
     Ok(())

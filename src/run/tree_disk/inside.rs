@@ -4,7 +4,6 @@
 
 use std::ffi::CStr;
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use nix::libc::dev_t;
 use nix::sys::stat::{Mode, SFlag, makedev, mknodat};
 use nix::unistd::symlinkat;
 
-use super::rooted::Rooted;
+use super::rooted::{self, Rooted};
 use crate::error::{Class, Context as _, Result};
 use crate::run::partitions::{Node, Shared};
 use crate::sys::beneath::{Root, Walk};
@@ -59,9 +58,7 @@ impl Inside {
                 .make_directories(Path::new(place), 0o755, Walk::InRoot)?;
         }
         let what = format!("partition {} for its programs", node.place.number);
-        let root = detached::Context::new("ext4", what)?
-            .set("source", node.path.as_os_str().as_bytes())?
-            .mount(Flags::ROOT)?;
+        let root = rooted::mount(node, &what, Flags::ROOT)?;
         let quiet = Flags {
             nosuid: true,
             nodev: true,
