@@ -378,6 +378,21 @@ fn a_script_that_fails_leaves_a_disk_that_does_not_boot() {
 }
 
 #[test]
+fn a_script_that_leaves_nothing_bootable_is_refused() {
+    // These machines of the test have no EFI: what a BIOS boots is the code of LBA 0.
+    for script in [
+        "true",
+        "/usr/bin/busybox head -c 440 /dev/zero >\"$IRONROOT_BOOT_CODE\"",
+    ] {
+        let case = Case::new(512).with_script(script);
+        case.config("ImageScript")
+            .install(&[])
+            .failed_with(12, &["nothing bootable was found", "no code for LBA 0"]);
+        case.does_not_boot();
+    }
+}
+
+#[test]
 fn a_data_partition_beside_the_root_outlives_a_reinstallation() {
     let case = Case::new(768);
     let config = case.config("None").with(
