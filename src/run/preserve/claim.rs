@@ -6,7 +6,7 @@ use std::path::Path;
 use super::record::{self, Record, Stage};
 use super::remove;
 use super::source::Source;
-use super::{earlier, place};
+use super::{earlier, patience, place};
 use crate::config::wire::OtherClaim;
 use crate::error::{Class, Failure, Result, printable};
 use crate::plan::preserve::Binding;
@@ -54,7 +54,9 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
                 .filter(|r| r.path.starts_with(&binding.subdir))
                 .collect();
             record::mark(source, &marker, &old)?;
-            erase(source, &binding.subdir)?;
+            let what = format!("erasing {} on {}", shown(&binding.subdir), source.name);
+            let state = || "until all of it is gone".to_owned();
+            patience::telling(&what, state, reporter, || erase(source, &binding.subdir))?;
             for inside in records
                 .iter()
                 .filter(|r| r.path != binding.subdir && r.path.starts_with(&binding.subdir))

@@ -9,6 +9,7 @@ pub mod layer;
 pub mod luks;
 pub mod machine_id;
 pub mod partition;
+pub mod patience;
 pub mod place;
 pub mod record;
 pub mod remove;

@@ -3,12 +3,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::renameat;
 use nix::sys::stat::{SFlag, fstat};
 
+use super::patience;
 use super::place::{self, Found};
 use super::record::{self, Record, Stage, WALK};
 use super::remove;
@@ -19,6 +20,7 @@ use crate::image::tree::{self, Census};
 use crate::plan::preserve::{Attach, Binding};
 use crate::report::Reporter;
 use crate::sys::beneath::{self, Root, Walk};
+use crate::units::Bytes;
 
 /// Where the copy for the place `path` is made.
 fn waiting(path: &Path) -> PathBuf {
@@ -139,7 +141,14 @@ fn fill_from(
         source.root.make_directories(part, 0o700, WALK)?;
     }
     let written = AtomicU64::new(0);
-    let census = tree::copy(image, &binding.target, &source.root, &copy, &written)?;
+    let state = || {
+        let bytes = Bytes(written.load(Ordering::Relaxed));
+        format!("{} written", bytes.short())
+    };
+    let what = format!("filling {} from the image", binding.target.display());
+    let census = patience::telling(&what, state, reporter, || {
+        tree::copy(image, &binding.target, &source.root, &copy, &written)
+    })?;
     let made: OwnedFd = if wants_file {
         source.root.file(&copy, WALK)?.into()
     } else {
