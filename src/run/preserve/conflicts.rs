@@ -35,7 +35,7 @@ pub fn find(root: &Root, targets: &[&Path]) -> Vec<String> {
 pub fn above(root: &Root, targets: &[&Path]) -> Vec<(usize, OwnMount)> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut own: Vec<(PathBuf, OwnMount)> = Vec::new();
-    for mount in own_mounts::of(root) {
+    for mount in own_mounts::of(root).all {
         let place = real(root, &mount.entry.target);
         // The first of two for one place counts; of one that is masked, nothing is mounted.
         if seen.contains(&place) {
