@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use crate::config::request::{Image, SystemChanges};
 use crate::error::{Class, Failure, Result, describe};
 use crate::image::boot::arguments::Edit;
+use crate::plan::preserve::Binding;
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
 use crate::stream::{Budget, Fetcher, Keyring};
@@ -93,7 +94,7 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             text: step.to_string(),
         });
         let started = started(step, &mut progress, machine).map_err(|f| f.in_step(name))?;
-        progress = carry_out(step, progress, machine).map_err(|f| f.in_step(name))?;
+        progress = carry_out(step, plan, progress, machine).map_err(|f| f.in_step(name))?;
         machine.reporter.emit(Event::StepDone {
             step: name,
             milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -114,7 +115,12 @@ struct Progress {
     session: Session,
 }
 
-fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<Progress> {
+fn carry_out(
+    step: &Step,
+    plan: &Plan,
+    progress: Progress,
+    machine: &Machine<'_>,
+) -> Result<Progress> {
     let Progress { disk, session } = progress;
     match step {
         Step::LockDisk { .. }
@@ -159,18 +165,21 @@ fn carry_out(step: &Step, progress: Progress, machine: &Machine<'_>) -> Result<P
         | Step::ZramSwap { .. }
         | Step::CheckRoot { .. } => Ok(Progress {
             disk,
-            session: in_memory(step, session, machine)?,
+            session: in_memory(step, plan, session, machine)?,
         }),
         // Answered where the steps are counted.
         Step::StartInstalled { .. } => Ok(Progress { disk, session }),
         // The disk is closed and unlocked before the machine goes down.
         Step::Handoff(_) => Ok(Progress {
             disk: Stage::Idle,
-            session: session.hand_over(&Told {
-                image: &machine.image.map(Image::name).unwrap_or_default(),
-                config: machine.config,
-                name: machine.name,
-            })?,
+            session: session.hand_over(
+                &Told {
+                    image: &machine.image.map(Image::name).unwrap_or_default(),
+                    config: machine.config,
+                    name: machine.name,
+                },
+                machine.reporter,
+            )?,
         }),
     }
 }
@@ -221,7 +230,18 @@ fn not_of_this_family(step: &Step) -> Failure {
         .hint("report this as a bug of ironroot")
 }
 
-fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Session> {
+/// All paths that `plan` preserves in a session.
+fn bindings(plan: &Plan) -> Vec<&Binding> {
+    let mut all = Vec::new();
+    for step in &plan.steps {
+        if let Step::Preserve { binding } = step {
+            all.push(&**binding);
+        }
+    }
+    all
+}
+
+fn in_memory(step: &Step, plan: &Plan, session: Session, machine: &Machine<'_>) -> Result<Session> {
     let reporter = machine.reporter;
     match step {
         Step::OpenRoot {
@@ -244,7 +264,10 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
         } => session.mount(place, verity.as_ref(), upper.as_deref(), reporter),
         Step::AddPartitions { partitions } => session.add_partitions(partitions, reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
-        Step::Preserve { binding } => session.preserve(binding, reporter),
+        Step::Preserve { binding } => {
+            let all = bindings(plan);
+            session.preserve(binding, &all, reporter)
+        }
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
         Step::Volatile {
             path,

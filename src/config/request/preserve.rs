@@ -391,7 +391,15 @@ fn entry(
             .ok()
     });
     let options = match options::parse(options) {
-        Ok(options) => Some(options),
+        Ok(options) => {
+            if *method == wire::PreserveMethod::Overlay && options.flags.read_only {
+                problems.add(
+                    &key("options"),
+                    "an overlay keeps what is written, and with ro nothing is",
+                );
+            }
+            Some(options)
+        }
         Err(wrong) => {
             for (i, why) in wrong {
                 problems.add(&format!("{path}.options[{i}]"), why);

@@ -73,6 +73,7 @@ mod tests {
     use super::*;
     use crate::host::RecordIdentity;
 
+    /// A change of a disk.
     type Change = fn(&mut Disk);
 
     #[test]

@@ -20,7 +20,7 @@ use crate::run::memory::mounts::Mounts;
 use crate::run::own_mounts::When;
 use crate::run::partitions::Node;
 use crate::run::preserve::source::Source;
-use crate::run::preserve::{attach, conflicts, source};
+use crate::run::preserve::{attach, conflicts, machine_id, may_all_be_used, source};
 use crate::sys::beneath::Walk;
 use crate::sys::block;
 
@@ -48,10 +48,21 @@ pub fn keep(
         let opened = resolve(device, table, nodes)
             .and_then(|device| Ok((source::open(&device, &mut made, reporter)?, device)));
         match opened {
-            Ok(both) => open.push(both),
+            Ok(both) => {
+                both.0.tidy(reporter);
+                open.push(both);
+            }
             Err(failure) => tolerate(failure, &device.wanted, device.required, reporter)?,
         }
     }
+    // Before anything is erased for one of them.
+    let sources: Vec<&Source> = open.iter().map(|(source, _)| source).collect();
+    may_all_be_used(&bindings.iter().collect::<Vec<_>>(), &sources).or_else(
+        |(binding, failure)| {
+            let target = binding.target.display().to_string();
+            tolerate(failure, &target, true, reporter)
+        },
+    )?;
     let mut kept: Vec<&Binding> = Vec::new();
     for binding in bindings {
         let Some((source, _)) = open.iter().find(|(s, _)| s.number == binding.source) else {
@@ -77,6 +88,13 @@ pub fn keep(
     };
     let text = fstab::with_block(&text, &lines);
     replace(root, Path::new(FSTAB), &text, Like::Old)?;
+    let is_id = |number| {
+        kept.iter()
+            .any(|b| b.attach == Attach::MachineId && b.source == number)
+    };
+    for (source, _) in open.iter().filter(|(source, _)| is_id(source.number)) {
+        machine_id::started(source, reporter);
+    }
     for (source, _) in &open {
         let directory = source.root.directory(Path::new("."), Walk::InRoot)?;
         nix::unistd::syncfs(&directory)

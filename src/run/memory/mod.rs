@@ -279,8 +279,13 @@ impl Session {
         }
     }
 
-    /// Attaches a preserved path to the root.
-    pub fn preserve(self, binding: &Binding, reporter: &Reporter) -> Result<Session> {
+    /// Attaches a preserved path, one of `all`, to the root.
+    pub fn preserve(
+        self,
+        binding: &Binding,
+        all: &[&Binding],
+        reporter: &Reporter,
+    ) -> Result<Session> {
         match self {
             Session::Mounted(mut mounted) => {
                 let places = preserve::Places {
@@ -289,7 +294,7 @@ impl Session {
                 };
                 mounted
                     .preserving
-                    .attach(binding, places, &mut mounted.mounts, reporter)?;
+                    .attach(binding, all, places, &mut mounted.mounts, reporter)?;
                 Ok(Session::Mounted(mounted))
             }
             other => Err(other.out_of_order("preserve")),
@@ -331,7 +336,7 @@ impl Session {
     }
 
     /// Leaves the root mounted, and tells the new system what it is.
-    pub fn hand_over(self, told: &session::Told<'_>) -> Result<Session> {
+    pub fn hand_over(self, told: &session::Told<'_>, reporter: &Reporter) -> Result<Session> {
         match self {
             Session::Mounted(mounted) => {
                 let Mounted {
@@ -339,9 +344,11 @@ impl Session {
                     proofs,
                     layout,
                     upper,
+                    preserving,
                     ..
                 } = *mounted;
                 session::tell(told, &proofs, &layout, upper.as_deref())?;
+                preserving.started(reporter);
                 mounts.keep();
                 Ok(Session::Idle)
             }

@@ -129,7 +129,7 @@ fn on_disk(wanted: &Upper, made: &mut Mounts, reporter: &Reporter) -> Result<Lay
     let attributes = model()?;
     let mut take = || -> Result<Layer> {
         let source = source::open(&wanted.source, made, reporter)?;
-        let layer = layer::directories(&source, &wanted.subdir, attributes)?;
+        let layer = layer::directories(&source, &wanted.subdir, &attributes.into())?;
         selinux::label_like(Path::new(LOWER), &layer.upper);
         Ok(layer)
     };

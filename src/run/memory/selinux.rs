@@ -2,7 +2,7 @@
 //! image could not start then. Below an overlay the labels stay in the image, and only what is written needs
 //! one.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use crate::config::cmdline::Cmdline;
@@ -48,15 +48,23 @@ pub fn must_not_enforce(root: &Path, cmdline: &Cmdline) -> Result<()> {
 /// labels of its own the policy finds it there.
 pub fn label_like(lower: &Path, upper: &OwnedFd) {
     let of_upper = xattr::Of::Open(upper.as_fd());
-    let wanted = std::fs::File::open(lower).ok().and_then(|root| {
-        xattr::get(xattr::Of::Open(root.as_fd()), LABEL)
-            .ok()
-            .flatten()
-    });
+    let wanted = std::fs::File::open(lower)
+        .ok()
+        .and_then(|root| label_of(root.as_fd()));
     if let (Some(label), Ok(None)) = (wanted, xattr::get(of_upper, LABEL)) {
-        // A file system without labels is one that the policy gives them to.
-        let _ = xattr::set(of_upper, LABEL, &label);
+        set_label(upper.as_fd(), &label);
     }
+}
+
+/// The label of what is open (not with `O_PATH`).
+pub fn label_of(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    xattr::get(xattr::Of::Open(fd), LABEL).ok().flatten()
+}
+
+/// Gives what is open (not with `O_PATH`) a label.
+pub fn set_label(fd: BorrowedFd<'_>, label: &[u8]) {
+    // A file system without labels is one that the policy gives them to.
+    let _ = xattr::set(xattr::Of::Open(fd), LABEL, label);
 }
 
 /// The label that the root of the session gets: that of the image's own root. `None` where this kernel has no
@@ -71,11 +79,7 @@ pub fn root_context(lower: &Path) -> Option<String> {
     }
     let of_image = std::fs::File::open(lower)
         .ok()
-        .and_then(|root| {
-            xattr::get(xattr::Of::Open(root.as_fd()), LABEL)
-                .ok()
-                .flatten()
-        })
+        .and_then(|root| label_of(root.as_fd()))
         .and_then(|bytes| String::from_utf8(bytes).ok())
         .map(|label| label.trim_end_matches('\0').to_owned())
         .filter(|label| printable(label) == *label);

@@ -4,12 +4,13 @@
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::sys::stat::{SFlag, fstat};
 
 use super::layer::{self, Layer};
 use super::place;
 use super::source::Source;
-use super::{STATE, claim, machine_id, mount_id, seed};
+use super::{STATE, claim, earlier, machine_id, mount_id, seed};
 use crate::config::request::preserve::{Atime, MountFlags, forbidden};
 use crate::config::wire::Seed;
 use crate::error::{Class, Context as _, Failure, Result};
@@ -31,6 +32,7 @@ pub fn attach(
     if binding.attach == Attach::MachineId {
         claim::settle(binding, source, reporter)?;
         machine_id::provide(binding, source, image, &root, reporter)?;
+        earlier::note(binding, source)?;
         return Ok(None);
     }
     let target = target(binding, &root)?;
@@ -43,6 +45,7 @@ pub fn attach(
         Attach::Overlay => overlay(binding, source, image)?,
         Attach::MachineId => return Ok(None),
     };
+    earlier::note(binding, source)?;
     mount.set_atime(atime(binding.flags), binding.flags.nodiratime)?;
     let handle = mount
         .as_fd()
@@ -77,15 +80,8 @@ fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
     let is_file = binding.attach == Attach::File;
     let handle = match root.handle(path, Walk::InRoot) {
         Ok(handle) => handle,
-        Err(error) if error.errno == nix::errno::Errno::ENOENT => {
-            if is_file {
-                if let Some(parent) = path.parent() {
-                    root.make_directories(parent, 0o755, Walk::InRoot)?;
-                }
-                drop(root.create_file(path, 0o644, Walk::InRoot)?);
-            } else {
-                drop(root.make_directories(path, 0o755, Walk::InRoot)?);
-            }
+        Err(error) if error.errno == Errno::ENOENT => {
+            make(root, path, is_file).map_err(|error| dangling(root, path, error))?;
             root.handle(path, Walk::InRoot)?
         }
         Err(error) => return Err(error.of_class(Class::Preserve)),
@@ -134,6 +130,33 @@ fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
     Ok(handle)
 }
 
+fn make(root: &Root, path: &Path, is_file: bool) -> Result<(), beneath::Error> {
+    if !is_file {
+        return root.make_directories(path, 0o755, Walk::InRoot).map(drop);
+    }
+    if let Some(parent) = path.parent() {
+        root.make_directories(parent, 0o755, Walk::InRoot)?;
+    }
+    root.create_file(path, 0o644, Walk::InRoot).map(drop)
+}
+
+/// What a link of the image leads to is the image's to make.
+fn dangling(root: &Root, path: &Path, error: beneath::Error) -> Failure {
+    let is_link = matches!(error.errno, Errno::ENOENT | Errno::EEXIST);
+    match root.real_path(path) {
+        Ok(real) if is_link && real != *path => Failure::new(
+            Class::Preserve,
+            format!(
+                "{} leads to {} by a link of the image, and that is not there",
+                path.display(),
+                real.display()
+            ),
+        )
+        .hint("make it in the image, or name the place itself in `target`"),
+        _ => error.of_class(Class::Preserve),
+    }
+}
+
 /// Makes ready what `binding` mounts, and mounts nothing: for a system that mounts it itself at each of its boots.
 pub fn prepare(
     binding: &Binding,
@@ -143,7 +166,8 @@ pub fn prepare(
 ) -> Result<()> {
     if binding.attach == Attach::MachineId {
         claim::settle(binding, source, reporter)?;
-        return machine_id::provide(binding, source, system, system, reporter);
+        machine_id::provide(binding, source, system, system, reporter)?;
+        return earlier::note(binding, source);
     }
     drop(target(binding, system)?);
     let known = claim::settle(binding, source, reporter)?;
@@ -155,11 +179,11 @@ pub fn prepare(
         Attach::Overlay => drop(layer::directories(
             source,
             &binding.subdir,
-            place::attributes(binding, system),
+            &place::attributes(binding, system),
         )?),
         Attach::MachineId => {}
     }
-    Ok(())
+    earlier::note(binding, source)
 }
 
 fn bind(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
@@ -175,16 +199,16 @@ fn content(binding: &Binding, source: &Source, image: &Root) -> Result<OwnedFd> 
     let wanted = place::attributes(binding, image);
     let path = &binding.subdir;
     if binding.attach == Attach::File {
-        place::file(source, path, wanted)
+        place::file(source, path, &wanted)
     } else {
         let fresh = path.as_os_str().is_empty()
             && (binding.mode.is_some() || binding.owner.is_some())
             && !source.read_only
             && !place::has_content(source, path)?;
-        let fd = place::directory(source, path, wanted)?;
+        let fd = place::directory(source, path, &wanted)?;
         if fresh {
             // The root of a file system is never made here, and yet is as good as new.
-            place::give(&fd, wanted, path)?;
+            place::dress(&fd, &wanted, path)?;
         }
         Ok(fd)
     }
@@ -194,7 +218,7 @@ fn content(binding: &Binding, source: &Source, image: &Root) -> Result<OwnedFd> 
 fn overlay(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {
     modules::want("overlay");
     let Layer { upper, work } =
-        layer::directories(source, &binding.subdir, place::attributes(binding, image))?;
+        layer::directories(source, &binding.subdir, &place::attributes(binding, image))?;
     let lower = match image.directory(&binding.target, Walk::InRoot) {
         Ok(lower) => lower,
         Err(error) if error.is_missing() => nothing()?,

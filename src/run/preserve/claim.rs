@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use super::place;
 use super::record::{self, Record, Stage};
 use super::remove;
 use super::source::Source;
+use super::{earlier, patience, place};
 use crate::config::wire::OtherClaim;
 use crate::error::{Class, Failure, Result, printable};
 use crate::plan::preserve::Binding;
@@ -25,13 +25,7 @@ enum Verdict {
 
 /// Makes sure that the place of `binding` may be used by this session; its record, where it has or needs one.
 pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result<Option<Record>> {
-    let records = record::all(source)?;
-    let has_content = place::has_content(source, &binding.subdir)?;
-    let verdict = judge(binding, &records, has_content).map_err(|why| {
-        Failure::new(Class::Preserve, format!("{why} ({})", source.name)).hint(
-            "use another place, or set `otherClaim` to Erase with `claimBound` if what is there may be lost",
-        )
-    })?;
+    let (verdict, records) = judged(binding, source)?;
     let own = records.iter().find(|r| r.path == binding.subdir).cloned();
     let claim = binding.claim_bound.then(|| binding.claim.clone());
     match verdict {
@@ -55,8 +49,14 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
                 seeded: false,
                 ..own.unwrap_or_else(|| Record::new(&binding.subdir))
             };
-            record::write(source, &marker)?;
-            erase(source, &binding.subdir)?;
+            let old: Vec<&Record> = records
+                .iter()
+                .filter(|r| r.path.starts_with(&binding.subdir))
+                .collect();
+            record::mark(source, &marker, &old)?;
+            let what = format!("erasing {} on {}", shown(&binding.subdir), source.name);
+            let state = || "until all of it is gone".to_owned();
+            patience::telling(&what, state, reporter, || erase(source, &binding.subdir))?;
             for inside in records
                 .iter()
                 .filter(|r| r.path != binding.subdir && r.path.starts_with(&binding.subdir))
@@ -71,6 +71,26 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
             Ok(Some(record))
         }
     }
+}
+
+/// Whether the place of `binding` may be used, before anything changes anywhere.
+pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
+    judged(binding, source).map(drop)
+}
+
+fn judged(binding: &Binding, source: &Source) -> Result<(Verdict, Vec<Record>)> {
+    let records = record::all(source)?;
+    let has_content = place::has_content(source, &binding.subdir)?;
+    let verdict = judge(binding, &records, has_content).map_err(|why| {
+        Failure::new(Class::Preserve, format!("{why} ({})", source.name)).hint(
+            "use another place, or set `otherClaim` to Erase with `claimBound` if what is there may be lost",
+        )
+    })?;
+    if verdict != Verdict::Erase {
+        let own = records.iter().find(|r| r.path == binding.subdir);
+        earlier::check(binding, source, own)?;
+    }
+    Ok((verdict, records))
 }
 
 /// Decides from the records; or why the place must not be used.

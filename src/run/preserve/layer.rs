@@ -16,13 +16,12 @@ pub struct Layer {
     pub work: OwnedFd,
 }
 
-/// `upper` and `work` in the directory `path` of `source`; where `upper` is missing it is made with `attributes`:
-/// mode, owner and group.
-pub fn directories(source: &Source, path: &Path, attributes: (u32, u32, u32)) -> Result<Layer> {
+/// `upper` and `work` in the directory `path` of `source`; where `upper` is missing it is made with `attributes`.
+pub fn directories(source: &Source, path: &Path, attributes: &place::Attributes) -> Result<Layer> {
     let name = path.join("upper");
     let fresh = matches!(place::look(source, &name)?, place::Found::Nothing);
     let upper = place::directory(source, &name, attributes)?;
-    let work = place::directory(source, &path.join("work"), (0o700, 0, 0))?;
+    let work = place::directory(source, &path.join("work"), &(0o700, 0, 0).into())?;
     if fresh {
         // What the layer is for is on the medium before anything is in it.
         nix::unistd::syncfs(&upper)

@@ -14,10 +14,10 @@ use nix::fcntl::renameat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::place;
-use super::record::WALK;
+use super::record::{self, Record, WALK};
 use super::source::Source;
 use crate::config::wire::Seed;
-use crate::error::{Class, Context as _, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result, describe};
 use crate::plan::preserve::Binding;
 use crate::report::Reporter;
 use crate::sys::beneath::{Root, Walk};
@@ -52,9 +52,21 @@ pub fn provide(
             ));
         }
     };
+    // An image with an id, and one with an empty file, asks for no first boot.
+    let is_empty = in_image
+        .as_deref()
+        .is_some_and(|text| text.trim_ascii().is_empty());
+    let asks = !is_empty && id_of_image.is_none();
+    let own = record::of(source, &binding.subdir)?;
     if let Some(id) = parse(&kept) {
-        // Not the first boot of this machine.
-        return put(root, &binding.target, &id);
+        // The first boot of this machine, where no session of it came as far as starting.
+        let is_first = asks && own.is_some_and(|own| own.first_boot);
+        let place = if is_first {
+            Path::new(DBUS)
+        } else {
+            &binding.target
+        };
+        return put(root, place, &id);
     }
     if !kept.iter().all(u8::is_ascii_whitespace) && kept.trim_ascii() != b"uninitialized" {
         return Err(Failure::new(
@@ -71,19 +83,42 @@ pub fn provide(
         Some(id) if binding.seed == Seed::FromImageOnce => id.clone(),
         _ => fresh()?,
     };
+    if asks {
+        // Before the id: with an id and without this, it would be over.
+        let own = own.unwrap_or_else(|| Record::new(&binding.subdir));
+        let first_boot = true;
+        record::write(source, &Record { first_boot, ..own })?;
+    }
     keep(source, &binding.subdir, &id)?;
     reporter.info(format!(
         "{}: this machine has a new id",
         binding.target.display()
     ));
-    // An image with an id, and one with an empty file, asks for no first boot.
-    let is_empty = in_image
-        .as_deref()
-        .is_some_and(|text| text.trim_ascii().is_empty());
-    if is_empty || id_of_image.is_some() {
-        put(root, &binding.target, &id)
+    let place = if asks {
+        Path::new(DBUS)
     } else {
-        put(root, Path::new(DBUS), &id)
+        &binding.target
+    };
+    put(root, place, &id)
+}
+
+/// The first boot of the machines whose ids are on `source` begins: what comes after it is none.
+pub fn started(source: &Source, reporter: &Reporter) {
+    if source.read_only {
+        return;
+    }
+    let done = record::all(source).and_then(|records| {
+        for own in records.into_iter().filter(|own| own.first_boot) {
+            let first_boot = false;
+            record::write(source, &Record { first_boot, ..own })?;
+        }
+        Ok(())
+    });
+    if let Err(failure) = done {
+        reporter.warn(format!(
+            "the next boot will be a first one again: {}",
+            describe(&failure)
+        ));
     }
 }
 

@@ -4,10 +4,12 @@
 pub mod attach;
 pub mod claim;
 pub mod conflicts;
+pub mod earlier;
 pub mod layer;
 pub mod luks;
 pub mod machine_id;
 pub mod partition;
+pub mod patience;
 pub mod place;
 pub mod record;
 pub mod remove;
@@ -18,10 +20,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::memory::mounts::Mounts;
-use crate::error::{Class, Failure, Result, describe};
+use crate::error::{Class, Failure, Result, describe, printable};
 use crate::plan::preserve::create::NewPartitions;
 use crate::plan::preserve::{Binding, SourceDevice};
 use crate::report::Reporter;
+use crate::run::own_mounts::{OwnMount, When};
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::detached::{Detached, Flags};
 use partition::MadePartitions;
@@ -37,6 +40,8 @@ pub struct Preserving {
     sources: Vec<Source>,
     promises: Vec<Promise>,
     image: Option<Root>,
+    judged: bool,
+    machine_ids: Vec<usize>,
 }
 
 /// A mount that has to be at its target when the system starts.
@@ -93,6 +98,7 @@ impl Preserving {
             .and_then(|device| source::open(&device, made, reporter));
         match opened {
             Ok(source) => {
+                source.tidy(reporter);
                 self.sources.push(source);
                 Ok(())
             }
@@ -130,19 +136,24 @@ impl Preserving {
         })
     }
 
-    /// Attaches a path.
+    /// Attaches a path, one of `all`.
     pub fn attach(
         &mut self,
         binding: &Binding,
+        all: &[&Binding],
         places: Places<'_>,
         made: &mut Mounts,
         reporter: &Reporter,
     ) -> Result<()> {
+        self.judge(all, reporter)?;
         let attached = self
             .image(places, made)
             .and_then(|()| self.try_attach(binding, places, reporter));
         match attached {
-            Ok(None) => Ok(()),
+            Ok(None) => {
+                self.machine_ids.push(binding.source);
+                Ok(())
+            }
             Ok(Some(mount)) => {
                 self.promises.push(Promise {
                     target: binding.target.clone(),
@@ -157,6 +168,28 @@ impl Preserving {
                 binding.required,
                 reporter,
             ),
+        }
+    }
+
+    /// Before anything is erased for one path: every other that is required may be used too.
+    fn judge(&mut self, all: &[&Binding], reporter: &Reporter) -> Result<()> {
+        if std::mem::replace(&mut self.judged, true) {
+            return Ok(());
+        }
+        may_all_be_used(all, &self.sources.iter().collect::<Vec<_>>()).or_else(
+            |(binding, failure)| {
+                let target = binding.target.display().to_string();
+                tolerate(failure, &target, true, reporter)
+            },
+        )
+    }
+
+    /// The session starts: first boots of machines with a new id are not repeated.
+    pub fn started(&self, reporter: &Reporter) {
+        for source in &self.sources {
+            if self.machine_ids.contains(&source.number) {
+                machine_id::started(source, reporter);
+            }
         }
     }
 
@@ -224,11 +257,55 @@ impl Preserving {
             tolerate(failure, &target.to_string(), promise.required, reporter)?;
         }
         let targets: Vec<&Path> = self.promises.iter().map(|p| p.target.as_path()).collect();
+        for (at, own) in conflicts::above(&root, &targets) {
+            if let Some(promise) = self.promises.get(at) {
+                hidden(promise, &own, reporter)?;
+            }
+        }
         for warning in conflicts::find(&root, &targets) {
             reporter.warn(warning);
         }
         Ok(())
     }
+}
+
+/// The first of the required paths that may not be used, and why.
+pub fn may_all_be_used<'a>(
+    all: &[&'a Binding],
+    sources: &[&Source],
+) -> Result<(), (&'a Binding, Failure)> {
+    for binding in all.iter().filter(|binding| binding.required) {
+        // Where it is not open, that is said when its turn comes.
+        let source = sources.iter().find(|s| s.number == binding.source);
+        if let Some(source) = source {
+            claim::may_use(binding, source).map_err(|failure| (*binding, failure))?;
+        }
+    }
+    Ok(())
+}
+
+/// What the image mounts above a path, which then shows that and not what is preserved.
+fn hidden(promise: &Promise, own: &OwnMount, reporter: &Reporter) -> Result<()> {
+    let (target, file) = (promise.target.display(), printable(&own.file));
+    let place = own.entry.target.display();
+    if own.when == When::AtBoot && promise.required {
+        let failure = Failure::new(
+            Class::Preserve,
+            format!("{file} of the image mounts something at {place}, which hides it"),
+        )
+        .hint(format!(
+            "take that out of the image, or preserve {place} or make it a `memory.scratch`: systemd leaves alone what is mounted"
+        ));
+        return tolerate(failure, &target.to_string(), true, reporter);
+    }
+    let how = match own.when {
+        When::AtBoot => "mounts something at",
+        When::OnDemand | When::Never => "has a mount, which nothing starts by itself, for",
+    };
+    reporter.warn(format!(
+        "{file} of the image {how} {place}: {target}, which is preserved, is hidden by that; take it out of the image"
+    ));
+    Ok(())
 }
 
 /// What is required stops the boot, with the code of preserved paths whatever went wrong; the rest warns.

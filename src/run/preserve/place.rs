@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::fcntl::renameat;
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat};
 use nix::unistd::{Gid, Uid, fchown};
 
@@ -12,7 +13,8 @@ use super::remove;
 use super::source::Source;
 use crate::config::request::preserve::HIDDEN;
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::plan::preserve::Binding;
+use crate::plan::preserve::{Attach, Binding};
+use crate::run::memory::selinux;
 use crate::sys::beneath::{self, Root, Walk};
 
 /// What is of the file system itself, in its root.
@@ -80,12 +82,28 @@ pub fn has_content(source: &Source, path: &Path) -> Result<bool> {
     })
 }
 
-/// Mode and owner of what is made: the config's, else those of the image's `target`, else root's own.
-pub fn attributes(binding: &Binding, image: &Root) -> (u32, u32, u32) {
+/// What is made is like this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Mode, owner and group.
+    pub owned: (u32, u32, u32),
+    /// SELinux label, where the image has labels.
+    pub label: Option<Vec<u8>>,
+}
+
+impl From<(u32, u32, u32)> for Attributes {
+    fn from(owned: (u32, u32, u32)) -> Attributes {
+        Attributes { owned, label: None }
+    }
+}
+
+/// Mode and owner of what is made: the config's, else those of the image's `target`, else root's own; and the label of
+/// the image's `target`, else of what is nearest above it.
+pub fn attributes(binding: &Binding, image: &Root) -> Attributes {
     let model = image.stat(&binding.target, Walk::InRoot).ok();
     let default = match binding.attach {
-        crate::plan::preserve::Attach::File => 0o644,
-        _ => 0o755,
+        Attach::File | Attach::MachineId => 0o644,
+        Attach::Directory | Attach::Overlay => 0o755,
     };
     let mode = binding
         .mode
@@ -93,7 +111,29 @@ pub fn attributes(binding: &Binding, image: &Root) -> (u32, u32, u32) {
     let (user, group) = binding
         .owner
         .unwrap_or(model.map_or((0, 0), |stat| (stat.st_uid, stat.st_gid)));
-    (mode, user, group)
+    Attributes {
+        owned: (mode, user, group),
+        label: label(image, &binding.target),
+    }
+}
+
+fn label(image: &Root, target: &Path) -> Option<Vec<u8>> {
+    let nearest = target.ancestors().find_map(|path| {
+        let directory = image.directory(path, Walk::InRoot);
+        directory
+            .or_else(|_| image.file(path, Walk::InRoot).map(OwnedFd::from))
+            .ok()
+    });
+    selinux::label_of(nearest?.as_fd())
+}
+
+/// Gives what `fd` is open on all of `attributes`.
+pub fn dress(fd: &OwnedFd, attributes: &Attributes, what: &Path) -> Result<()> {
+    give(fd, attributes.owned, what)?;
+    if let Some(label) = &attributes.label {
+        selinux::set_label(fd.as_fd(), label);
+    }
+    Ok(())
 }
 
 /// Gives what `fd` is open on mode and owner.
@@ -110,7 +150,7 @@ pub fn give(fd: &OwnedFd, (mode, user, group): (u32, u32, u32), what: &Path) -> 
 }
 
 /// The directory at `path`; where it is missing it is made, with `attributes`.
-pub fn directory(source: &Source, path: &Path, attributes: (u32, u32, u32)) -> Result<OwnedFd> {
+pub fn directory(source: &Source, path: &Path, attributes: &Attributes) -> Result<OwnedFd> {
     match look(source, path)? {
         Found::Directory(fd) => Ok(fd),
         Found::File(_) => Err(Failure::new(
@@ -123,18 +163,20 @@ pub fn directory(source: &Source, path: &Path, attributes: (u32, u32, u32)) -> R
         )
         .hint("remove it from the source, or set `kind` to file")),
         Found::Nothing => {
+            let fresh = fresh(source, path)?;
             let fd = source
                 .root
-                .make_directories(path, 0o755, WALK)
+                .make_directory(&fresh, 0o700, WALK)
                 .map_err(|e| e.of_class(Class::Preserve))?;
-            give(&fd, attributes, path)?;
+            dress(&fd, attributes, path)?;
+            put(source, &fresh, path)?;
             Ok(fd)
         }
     }
 }
 
 /// The file at `path`, as a place to mount; where it is missing it is made, empty, with `attributes`.
-pub fn file(source: &Source, path: &Path, attributes: (u32, u32, u32)) -> Result<OwnedFd> {
+pub fn file(source: &Source, path: &Path, attributes: &Attributes) -> Result<OwnedFd> {
     match look(source, path)? {
         Found::File(_) => {}
         Found::Directory(_) => {
@@ -149,14 +191,48 @@ pub fn file(source: &Source, path: &Path, attributes: (u32, u32, u32)) -> Result
             .hint("remove it from the source, or set `kind` to dir"));
         }
         Found::Nothing => {
-            if let Some(parent) = path.parent() {
-                source.root.make_directories(parent, 0o755, WALK)?;
-            }
-            let fd = OwnedFd::from(source.root.create_file(path, 0o600, WALK)?);
-            give(&fd, attributes, path)?;
+            let fresh = fresh(source, path)?;
+            let fd = OwnedFd::from(source.root.create_file(&fresh, 0o600, WALK)?);
+            dress(&fd, attributes, path)?;
+            put(source, &fresh, path)?;
         }
     }
     Ok(source.root.handle(path, WALK)?)
+}
+
+/// Where a place is made before it has its name, so that a power cut leaves none with another owner and mode; nothing is
+/// there.
+fn fresh(source: &Source, path: &Path) -> Result<PathBuf> {
+    if source.read_only {
+        return Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "{} is not on {}, which is read-only",
+                path.display(),
+                source.name
+            ),
+        )
+        .hint("leave the option ro away for the first session, which makes it"));
+    }
+    source
+        .root
+        .make_directories(Path::new(HIDDEN), 0o700, WALK)
+        .map_err(|e| e.of_class(Class::Preserve))?;
+    let fresh = Path::new(HIDDEN).join("new");
+    remove::any(source, &fresh)?;
+    Ok(fresh)
+}
+
+/// Gives what was made at `fresh` its name.
+fn put(source: &Source, fresh: &Path, path: &Path) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        source.root.make_directories(parent, 0o755, WALK)?;
+    }
+    let (from, from_name) = source.root.parent(fresh, WALK)?;
+    let (to, to_name) = source.root.parent(path, WALK)?;
+    renameat(&from, from_name, &to, to_name).context(Class::Preserve, || {
+        format!("making {} on {}", path.display(), source.name)
+    })
 }
 
 /// What a descriptor leads to, as a path of this process: of what is mounted there, not through links.

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::renameat;
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -54,6 +55,17 @@ pub struct Record {
     pub stage: Stage,
     /// It was filled from an image, or had content of its own: never again.
     pub seeded: bool,
+    /// It was there in a session: where it is missing, it was lost.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub used: bool,
+    /// A machine id whose first boot has not begun.
+    #[serde(default, skip_serializing_if = "is_not")]
+    pub first_boot: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
+fn is_not(it: &bool) -> bool {
+    !it
 }
 
 const FORMAT: u32 = 1;
@@ -164,6 +176,11 @@ pub fn all(source: &Source) -> Result<Vec<Record>> {
     Ok(records)
 }
 
+/// The record of the place `path`.
+pub fn of(source: &Source, path: &Path) -> Result<Option<Record>> {
+    Ok(all(source)?.into_iter().find(|r| r.path == path))
+}
+
 /// Writes a record. When this returns it is on the medium, and so is everything that was done before.
 pub fn write(source: &Source, record: &Record) -> Result<()> {
     let what = || {
@@ -173,6 +190,11 @@ pub fn write(source: &Source, record: &Record) -> Result<()> {
             source.name
         )
     };
+    if source.read_only {
+        return Err(Failure::new(Class::Preserve, what())
+            .caused_by(Errno::EROFS)
+            .hint("leave the option ro away for the first session, which writes that down"));
+    }
     let name = format!("{}.json", id(&record.path));
     let fresh = format!("{}.new", id(&record.path));
     source
@@ -200,6 +222,71 @@ pub fn write(source: &Source, record: &Record) -> Result<()> {
     )
     .context(Class::Preserve, what)?;
     nix::unistd::fsync(&directory).context(Class::Preserve, what)
+}
+
+/// Writes `marker`, which says that its place is being erased. A source that is full to the last block has no room for a
+/// file: what is there of the records of the place and below it, `old`, is changed where it is then.
+pub fn mark(source: &Source, marker: &Record, old: &[&Record]) -> Result<()> {
+    match write(source, marker) {
+        Err(failure) if is_no_space(&failure) => {
+            for record in old {
+                overwrite(
+                    source,
+                    &Record {
+                        stage: Stage::Erasing,
+                        seeded: false,
+                        ..(*record).clone()
+                    },
+                )?;
+            }
+            Ok(())
+        }
+        written => written,
+    }
+}
+
+fn is_no_space(failure: &Failure) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(failure);
+    while let Some(error) = next {
+        let of_io = || {
+            let code = error.downcast_ref::<std::io::Error>()?.raw_os_error()?;
+            Some(Errno::from_raw(code))
+        };
+        let errno = error.downcast_ref::<Errno>().copied().or_else(of_io);
+        if matches!(errno, Some(Errno::ENOSPC | Errno::EDQUOT)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
+/// Changes a record in the blocks that it has. One that is torn by a power cut cannot be read, and refuses.
+fn overwrite(source: &Source, record: &Record) -> Result<()> {
+    let what = || {
+        format!(
+            "changing the record of {} on {}",
+            record.path.display(),
+            source.name
+        )
+    };
+    let place = directory().join(format!("{}.json", id(&record.path)));
+    let (parent, name) = source.root.parent(&place, WALK)?;
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut file = openat(&parent, name, flags, Mode::empty())
+        .map(std::fs::File::from)
+        .context(Class::Preserve, what)?;
+    let length = file.metadata().context(Class::Preserve, what)?.len();
+    // In one line it is shorter than it was; blanks are no part of it.
+    let mut text = serde_json::to_vec(record).context(Class::Bug, what)?;
+    text.resize(
+        text.len()
+            .max(usize::try_from(length.min(LIMIT)).unwrap_or_default()),
+        b' ',
+    );
+    file.write_all(&text)
+        .and_then(|()| file.sync_all())
+        .context(Class::Preserve, what)
 }
 
 /// Removes a record; one that is not there is no error.

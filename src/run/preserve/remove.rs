@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::place;
 use super::record::WALK;
 use super::source::Source;
 use crate::error::{Class, Context as _, Failure, Result};
@@ -20,6 +21,15 @@ const DIRECTORY: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
+
+/// Removes whatever is at `path`; nothing there is no error.
+pub fn any(source: &Source, path: &Path) -> Result<()> {
+    match place::look(source, path)? {
+        place::Found::Nothing => Ok(()),
+        place::Found::File(_) => file(source, path),
+        place::Found::Directory(_) => directory(source, path),
+    }
+}
 
 /// Removes the file at `path`.
 pub fn file(source: &Source, path: &Path) -> Result<()> {

@@ -3,22 +3,24 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::renameat;
 use nix::sys::stat::{SFlag, fstat};
 
+use super::patience;
 use super::place::{self, Found};
 use super::record::{self, Record, Stage, WALK};
 use super::remove;
 use super::source::Source;
 use crate::config::request::preserve::HIDDEN;
-use crate::error::{Class, Context as _, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result, describe};
 use crate::image::tree::{self, Census};
-use crate::plan::preserve::Binding;
+use crate::plan::preserve::{Attach, Binding};
 use crate::report::Reporter;
 use crate::sys::beneath::{self, Root, Walk};
+use crate::units::Bytes;
 
 /// Where the copy for the place `path` is made.
 fn waiting(path: &Path) -> PathBuf {
@@ -27,11 +29,40 @@ fn waiting(path: &Path) -> PathBuf {
 
 /// Removes what an earlier attempt left for the place `path`.
 pub fn discard(source: &Source, path: &Path) -> Result<()> {
-    let copy = waiting(path);
-    match place::look(source, &copy)? {
-        Found::Nothing => Ok(()),
-        Found::File(_) => remove::file(source, &copy),
-        Found::Directory(_) => remove::directory(source, &copy),
+    remove::any(source, &waiting(path))
+}
+
+/// Removes all copies that were cut off, so that they take no room from anything else. What is being moved to its place
+/// already goes on there.
+fn sweep(source: &Source) -> Result<()> {
+    let directory = Path::new(HIDDEN).join("seed");
+    let Found::Directory(copies) = place::look(source, &directory)? else {
+        return Ok(());
+    };
+    let records = record::all(source)?;
+    let moving: Vec<String> = records
+        .iter()
+        .filter(|record| record.stage == Stage::Placing)
+        .map(|record| record::id(&record.path))
+        .collect();
+    let spare: Vec<&str> = moving.iter().map(String::as_str).collect();
+    remove::children(&copies, &spare, &directory)
+}
+
+impl Source {
+    /// Removes what sessions that were cut off left of their own; that it cannot be is no reason to stop.
+    pub fn tidy(&self, reporter: &Reporter) {
+        if self.read_only {
+            return;
+        }
+        let removed = sweep(self).and_then(|()| remove::any(self, &Path::new(HIDDEN).join("new")));
+        if let Err(failure) = removed {
+            reporter.warn(format!(
+                "what an earlier session left in {HIDDEN} on {} stays: {}",
+                self.name,
+                describe(&failure)
+            ));
+        }
     }
 }
 
@@ -44,10 +75,29 @@ pub fn fill(
     reporter: &Reporter,
 ) -> Result<()> {
     let path = &binding.subdir;
-    let mut record = known.unwrap_or_else(|| Record::new(path));
+    let record = known.unwrap_or_else(|| Record::new(path));
     if record.seeded {
         return Ok(());
     }
+    let filled = fill_from(binding, source, image, record, reporter);
+    if filled.is_err() {
+        // It must not keep others from what is left of the room. A copy that is being moved is all there is.
+        let moving = |r: &Record| r.path == *path && r.stage == Stage::Placing;
+        if record::all(source).is_ok_and(|all| !all.iter().any(moving)) {
+            let _ = discard(source, path);
+        }
+    }
+    filled
+}
+
+fn fill_from(
+    binding: &Binding,
+    source: &Source,
+    image: &Root,
+    mut record: Record,
+    reporter: &Reporter,
+) -> Result<()> {
+    let path = &binding.subdir;
     if record.stage == Stage::Placing {
         spread(source, path)?;
         return done(source, record);
@@ -60,11 +110,17 @@ pub fn fill(
         ));
         return done(source, record);
     }
+    let wants_file = binding.attach == Attach::File;
     let Some(kind) = kind_in(image, &binding.target)? else {
-        // Nothing to fill it with; a later image does not either.
+        // Nothing to fill it with; a later image does not either. The record says of a place that it is there.
+        let attributes = place::attributes(binding, image);
+        drop(if wants_file {
+            place::file(source, path, &attributes)?
+        } else {
+            place::directory(source, path, &attributes)?
+        });
         return done(source, record);
     };
-    let wants_file = binding.attach == crate::plan::preserve::Attach::File;
     if (kind == SFlag::S_IFREG) != wants_file {
         return Err(Failure::new(
             Class::Preserve,
@@ -85,7 +141,14 @@ pub fn fill(
         source.root.make_directories(part, 0o700, WALK)?;
     }
     let written = AtomicU64::new(0);
-    let census = tree::copy(image, &binding.target, &source.root, &copy, &written)?;
+    let state = || {
+        let bytes = Bytes(written.load(Ordering::Relaxed));
+        format!("{} written", bytes.short())
+    };
+    let what = format!("filling {} from the image", binding.target.display());
+    let census = patience::telling(&what, state, reporter, || {
+        tree::copy(image, &binding.target, &source.root, &copy, &written)
+    })?;
     let made: OwnedFd = if wants_file {
         source.root.file(&copy, WALK)?.into()
     } else {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::libc;
 
-use super::{STATE, luks};
+use super::{STATE, luks, patience};
 use crate::config::request::preserve::NewFileSystem;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::{Content, signatures};
@@ -60,7 +60,8 @@ pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Re
     let inner = unlocked.as_ref().map_or(device, |(_, inner)| inner);
     if let Some(kind) = inner.format {
         reporter.info(format!("making {} on {inner}", kind.name()));
-        make(inner, kind)?;
+        let what = format!("making {} on {inner}", kind.name());
+        patience::telling(&what, || at_most(MAKE), reporter, || make(inner, kind))?;
     } else if !inner.read_only {
         check(inner, reporter)?;
     }
@@ -151,6 +152,10 @@ fn is_the_chosen_one(device: &SourceDevice) -> Result<()> {
     }
 }
 
+fn at_most(limit: Duration) -> String {
+    format!("at most {} min", limit.as_secs() / 60)
+}
+
 fn make(device: &SourceDevice, kind: NewFileSystem) -> Result<()> {
     let path = device.path.to_string_lossy();
     match kind {
@@ -172,7 +177,14 @@ fn check(device: &SourceDevice, reporter: &Reporter) -> Result<()> {
         "vfat" => (Tool::FsckVfat, &["-a", &path], &[0, 1]),
         _ => return Ok(()),
     };
-    let output = tool::run_expecting(tool, args, CHECK, good).map_err(|failure| {
+    let what = format!("{tool} of {device}");
+    let output = patience::telling(
+        &what,
+        || at_most(CHECK),
+        reporter,
+        || tool::run_expecting(tool, args, CHECK, good),
+    )
+    .map_err(|failure| {
         Failure::new(
             Class::Preserve,
             format!(
