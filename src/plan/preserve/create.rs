@@ -348,6 +348,22 @@ fn listed(label: &str, chosen: &Disk, facts: &Facts) -> Option<Trouble> {
     listed_on(label, facts.disks.iter().filter(|d| !begun(d)))
 }
 
+/// A name that stands in a table, whose partition the kernel does not know: what is to be done about that is another
+/// thing than where no disk has it.
+pub fn is_only_listed(
+    entry: &Preserved,
+    trouble: Option<&Trouble>,
+    facts: &Facts,
+) -> Option<Trouble> {
+    let (Source::Partlabel(label), None) = (&entry.source, &entry.create) else {
+        return None;
+    };
+    match trouble {
+        Some(Trouble::Missing { .. }) => listed_on(label, facts.disks.iter()),
+        _ => None,
+    }
+}
+
 /// [`listed`] for some of the disks.
 pub(super) fn listed_on<'a>(
     label: &str,
