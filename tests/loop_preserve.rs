@@ -65,18 +65,29 @@ fn paths() -> Value {
     ])
 }
 
+/// The name of the partition on `disk`: no other of this machine may have it, and other tests have disks as well.
+fn label(disk: &LoopDevice) -> String {
+    format!("state-{}-{}", disk.name(), std::process::id())
+}
+
+/// With that name for `state`.
+fn named(preserve: &Value, disk: &LoopDevice) -> Value {
+    let label = format!("\"{}\"", label(disk));
+    serde_json::from_str(&preserve.to_string().replace("\"state\"", &label)).unwrap()
+}
+
 fn config(image: &[u8], disk: &LoopDevice, preserve: &Value) -> Config {
     let path = disk.directory().join("image");
     std::fs::write(&path, image).unwrap();
     Config::new(path.to_str().unwrap(), &sha256(image), disk)
         .with("/metadata", json!({ "claim": "tenant-a/one" }))
         .with("/disk/overwrite", json!("Always"))
-        .with("/disk/keep", json!(["state"]))
+        .with("/disk/keep", json!([label(disk)]))
         .with(
             "/disk/partitions",
-            json!([{ "label": "state", "size": "Rest", "filesystem": "ext4" }]),
+            json!([{ "label": label(disk), "size": "Rest", "filesystem": "ext4" }]),
         )
-        .with("/preserve", preserve.clone())
+        .with("/preserve", named(preserve, disk))
         .with("/wait", json!("0s"))
 }
 
@@ -167,7 +178,7 @@ overlay /srv/upper overlay lowerdir=/srv/upper,upperdir=/run/ironroot/state/0/sr
     let mut session = session::config(squashfs.to_str().unwrap());
     session["metadata"] = json!({ "claim": "tenant-a/one" });
     session["wait"] = json!("0s");
-    session["preserve"] = paths();
+    session["preserve"] = named(&paths(), &disk);
     let seen = lab.play(
         &session,
         "[ $code = 0 ] || exit $code\necho config=$(cat $root/var/lib/kubelet/config)\necho key=$(cat $root/etc/ssh/ssh_host_key)\necho id=$(cat $root/etc/machine-id $root/var/lib/dbus/machine-id 2>/dev/null)",
@@ -208,11 +219,11 @@ fn what_cannot_be_kept_is_said_before_or_leaves_a_disk_that_does_not_boot() {
     support::verdict::assert_pattern(&disk);
     let blank = config(&image, &disk, &kubelet(json!({}))).with(
         "/disk/partitions",
-        json!([{ "label": "state", "size": "Rest" }]),
+        json!([{ "label": label(&disk), "size": "Rest" }]),
     );
     blank
         .install(&[])
-        .failed_with(16, &["the new partition \"state\""]);
+        .failed_with(16, &["the new partition \"state-"]);
     support::verdict::assert_pattern(&disk);
 
     // The image mounts something there itself.
@@ -364,7 +375,9 @@ fn no_second_partition_of_a_name_is_made_and_none_is_erased_that_holds_what_is_p
     let image = system(directory.path(), "one", FSTAB);
     let paths = json!([{ "target": "/var/lib/kubelet", "source": { "partlabel": "state" } }]);
     // Another disk has it, whether the kernel knows of that or not.
+    let disk = LoopDevice::patterned(64);
     let other = LoopDevice::patterned(40);
+    let name = format!("-c1:{}", label(&disk));
     tool("sgdisk", &["-Z", "-n1:2048:+20M", "-c1:state", other.arg()]);
     other.forget_partitions();
     let disk = LoopDevice::patterned(64);
@@ -387,12 +400,13 @@ fn no_second_partition_of_a_name_is_made_and_none_is_erased_that_holds_what_is_p
     forgetful().install(&[]).succeeded();
     bootable(&disk, true);
     let before = disk.bytes();
-    let look = tool("partx", &["--show", disk.arg()]);
-    forgetful()
+    let two = system(directory.path(), "two", FSTAB);
+    config(&two, &disk, &paths)
+        .with("/disk/keep", json!([]))
         .install(&[])
-        .failed_with(16, &["partition 2", "disk.keep", &disk.name()[..4]]);
-    assert!(disk.bytes() == before, "{look}");
-    config(&image, &disk, &paths).install(&[]).succeeded();
+        .failed_with(16, &["partition 2", "disk.keep", disk.name()]);
+    assert!(disk.bytes() == before);
+    config(&two, &disk, &paths).install(&[]).succeeded();
     // One that was cut off can be repeated, at any of its steps.
     let disk = LoopDevice::patterned(64);
     let forgetful = || config(&image, &disk, &paths).with("/disk/keep", json!([]));
