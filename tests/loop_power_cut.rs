@@ -19,6 +19,8 @@ mod recorded_disk;
 #[allow(dead_code)]
 #[path = "support/session.rs"]
 mod session;
+#[path = "support/write_log.rs"]
+mod write_log;
 
 use loop_device::LoopDevice;
 use recorded_disk::{RecordedDisk, Recording};

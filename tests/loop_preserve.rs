@@ -378,9 +378,8 @@ fn no_second_partition_of_a_name_is_made_and_none_is_erased_that_holds_what_is_p
     let disk = LoopDevice::patterned(64);
     let other = LoopDevice::patterned(40);
     let name = format!("-c1:{}", label(&disk));
-    tool("sgdisk", &["-Z", "-n1:2048:+20M", "-c1:state", other.arg()]);
+    tool("sgdisk", &["-o", "-n1:2048:+20M", &name, other.arg()]);
     other.forget_partitions();
-    let disk = LoopDevice::patterned(64);
     for known in [false, true] {
         if known {
             tool("addpart", &[other.arg(), "1", "2048", "40960"]);

@@ -405,24 +405,25 @@ fn what_cannot_work_is_refused_before_anything_is_written() {
     let tar = case.tar("a.tar");
     let config = |more: Value| case.config(&tar).with("/disk/bootloader", more);
     case.config(&tar)
-        .with("/disk/grow", json!("root"))
+        .with("/disk/grow", json!("3"))
         .install(&[])
-        .failed_with(10, &["disk.grow"]);
+        .failed_with(10, &["disk.grow", "only the root"]);
     case.config(&tar)
         .with("/image/kind", json!("Disk"))
         .install(&[])
         .failed_with(10, &["disk.bootloader", "image.kind"]);
-    case.config(&tar)
-        .with("/image/verifyDisk", json!(true))
-        .install(&[])
-        .failed_with(10, &["image.verifyDisk"]);
     config(json!("Uki"))
-        .with("/disk/kernelArguments", json!({ "append": ["x"] }))
+        .with("/disk/kernelArguments", json!({ "remove": ["x"] }))
         .install(&[])
         .failed_with(10, &["command line"]);
     // What is for the boot loader alone, whether a tree was announced or found.
     for kind in ["Tree", "Auto"] {
         let code = if kind == "Tree" { 10 } else { 12 };
+        config(json!("Auto"))
+            .with("/image/kind", json!(kind))
+            .with("/disk/grow", json!("data"))
+            .install(&[])
+            .failed_with(code, &["only the root takes the rest"]);
         config(json!("Uki"))
             .with("/image/kind", json!(kind))
             .with("/disk/bootloader", json!("Auto"))
@@ -493,17 +494,21 @@ fn a_tree_that_is_larger_than_the_disk_is_code_15_and_leaves_no_table() {
     assert!(case.disk.partitions().is_empty());
 }
 
-/// A PE file with a command line and a kernel.
-fn uki(cmdline: &str) -> Vec<u8> {
+/// A PE file with a command line and a kernel, of systemd-stub of this version.
+fn uki(cmdline: &str, stub: u32) -> Vec<u8> {
+    let magic = format!("#### LoaderInfo: systemd-stub {stub}.1-test ####\0");
     let mut bytes = vec![0; 1024];
     bytes[..2].copy_from_slice(b"MZ");
     bytes[0x3c] = 0x80;
     bytes[0x80..0x84].copy_from_slice(b"PE\0\0");
-    bytes[0x86] = 2;
-    for (i, (name, content)) in [(".cmdline", cmdline.as_bytes()), (".linux", b"kernel")]
-        .into_iter()
-        .enumerate()
-    {
+    bytes[0x84..0x86].copy_from_slice(&[0x64, 0x86]);
+    bytes[0x86] = 3;
+    let sections = [
+        (".cmdline", cmdline.as_bytes()),
+        (".sdmagic", magic.as_bytes()),
+        (".linux", b"kernel"),
+    ];
+    for (i, (name, content)) in sections.into_iter().enumerate() {
         let at = 0x80 + 24 + i * 40;
         let (start, length) = (
             u32::try_from(bytes.len()).unwrap(),
@@ -525,7 +530,7 @@ fn a_unified_kernel_image_is_what_firmware_finds() {
     let place = case.tree().join("boot/efi/EFI/Linux");
     fs::create_dir_all(&place).unwrap();
     for (cmdline, warned) in [("root=LABEL=other quiet", true), ("quiet", false)] {
-        let bytes = uki(cmdline);
+        let bytes = uki(cmdline, 252);
         fs::write(place.join("os-6.1.efi"), &bytes).unwrap();
         let config = case
             .config(&case.tar("a.tar"))
@@ -542,6 +547,37 @@ fn a_unified_kernel_image_is_what_firmware_finds() {
         assert!(
             esp.file("EFI/Linux/os-6.1.efi") == bytes && esp.file("EFI/BOOT/BOOTX64.EFI") == bytes
         );
+    }
+}
+
+#[test]
+fn words_are_added_to_a_unified_kernel_image_by_an_addon() {
+    let case = Case::new(256);
+    let place = case.tree().join("boot/efi/EFI/Linux");
+    fs::create_dir_all(&place).unwrap();
+    for stub in [254, 252] {
+        fs::write(place.join("os-6.1.efi"), uki("quiet", stub)).unwrap();
+        let config = case
+            .config(&case.tar("a.tar"))
+            .with("/disk/overwrite", json!("Always"))
+            .with("/disk/bootloader", json!("Uki"))
+            .with(
+                "/disk/kernelArguments",
+                json!({ "append": ["console=ttyS0"] }),
+            );
+        let ended = config.install(&[]);
+        if stub < 254 {
+            ended.failed_with(12, &["os-6.1.efi", "systemd-stub 252", "installBootloader"]);
+            case.has_no_table();
+            continue;
+        }
+        let ended = ended.succeeded();
+        let said = "with console=ttyS0 ironroot.skip in an addon";
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+        let [esp, _] = case.is_installed();
+        let addon = esp.file("loader/addons/ironroot.addon.efi");
+        let words = b"console=ttyS0 ironroot.skip\0";
+        assert!(addon.windows(words.len()).any(|w| w == words));
     }
 }
 

@@ -17,7 +17,7 @@ mod program;
 #[path = "support/session.rs"]
 mod session;
 
-use std::io::{Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
 
 use loop_device::LoopDevice;
@@ -305,12 +305,27 @@ fn what_could_lose_something_is_refused() {
     let part = format!("{}p1", disk.arg());
     loop_device::tool("mke2fs", &["-q", "-F", "-t", "ext4", &part]);
     let directory = tempfile::tempdir().unwrap();
-    loop_device::tool(
-        "mount",
-        &["-o", "ro", &part, directory.path().to_str().unwrap()],
+    // In a namespace of its own: a session of another test that began now would keep the mount for a while.
+    let mount = format!(
+        "mount -o ro {part} {} && echo up && read end",
+        directory.path().display()
     );
+    let mut holder = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", &mount])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    holder
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut [0; 3])
+        .unwrap();
     bench.refused(&disk, none(), &["is mounted on"]);
-    loop_device::tool("umount", &[directory.path().to_str().unwrap()]);
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(200));
     bench.counts(&disk, "1");
     verified(&disk);
 

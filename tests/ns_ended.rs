@@ -30,19 +30,24 @@ const MOMENTS: u32 = 60;
 fn ended_after(lab: &Lab, config: &Path, time: Option<Duration>) -> (i32, String, String) {
     let sysroot = lab.path("sysroot");
     std::fs::create_dir_all(&sysroot).unwrap();
+    // The kernel's table of mounts knows no links.
+    let way = lab.path("way");
+    let _ = std::os::unix::fs::symlink(&sysroot, &way);
     let script = r#"set -u
         mount --make-rprivate / && mount -t tmpfs -o mode=0755 run /run
-        "$1" initrd --sysroot "$2" --config "$3" & ironroot=$!
+        mkdir -p /run/ironroot/before && mount -t tmpfs before /run/ironroot/before
+        "$1" initrd --sysroot "$5" --config "$3" & ironroot=$!
         [ -z "$4" ] || { sleep "$4"; kill -TERM $ironroot; }
         wait $ironroot; code=$?
         echo "entries=$(ls -A "$2" | wc -l)"
-        sed -n "s|^[0-9 :]* [^ ]* \($2[^ ]*\|/run/ironroot[^ ]*\) .*|\1|p" /proc/self/mountinfo
+        sed -n "s!^[0-9 :]* [^ ]* \($2[^ ]*\|/run/ironroot[^ ]*\) .*!\1!p" /proc/self/mountinfo
         exit $code"#;
     let out = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh"])
         .arg(env!("CARGO_BIN_EXE_ironroot"))
         .args([&sysroot, config])
         .arg(time.map_or(String::new(), |t| format!("{:.4}", t.as_secs_f64())))
+        .arg(&way)
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -86,7 +91,9 @@ fn whenever_it_is_ended_no_mount_and_no_loop_device_is_left() {
             143 => {}
             other => panic!("code {other}: {said}"),
         }
-        assert_eq!(seen, "entries=0\n", "after {moment:?}: {said}");
+        // What was there before is not this run's.
+        let alone = "entries=0\n/run/ironroot/before\n";
+        assert_eq!(seen, alone, "after {moment:?}: {said}");
     }
     println!("{codes:?}");
     assert!(codes.get(&17).is_some_and(|n| *n >= 3), "{codes:?}");
@@ -100,4 +107,24 @@ fn whenever_it_is_ended_no_mount_and_no_loop_device_is_left() {
         left = loop_devices();
     }
     assert_eq!(left, 0);
+}
+
+#[test]
+fn the_root_that_is_in_use_is_no_sysroot() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink("/", &link).unwrap();
+    for sysroot in [Path::new("/"), Path::new("//proc/.."), &link] {
+        let out = Command::new("unshare")
+            .args(["--mount", "sh", "-c"])
+            .arg("mount -t tmpfs run /run && exec \"$@\"")
+            .args(["sh", env!("CARGO_BIN_EXE_ironroot"), "initrd", "--sysroot"])
+            .arg(sysroot)
+            .args(["--config", "/no/config.json"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{said}");
+        assert!(said.contains("it is the root that is in use"), "{said}");
+    }
 }

@@ -27,7 +27,12 @@ enum Aaaa {
     /// No such name, although it has an IPv4 address.
     NoSuchName,
     Never,
+    /// At once an address that this machine, which has only IPv4, cannot reach; what is good comes later.
+    Unreachable,
 }
+
+/// How much later.
+const LATER: Duration = Duration::from_millis(1500);
 
 /// A DNS message (RFC 1035, section 4.1) that answers `question`; None where nothing is sent.
 fn answer(question: &[u8], to_aaaa: Aaaa) -> Option<Vec<u8>> {
@@ -51,6 +56,13 @@ fn answer(question: &[u8], to_aaaa: Aaaa) -> Option<Vec<u8>> {
         Aaaa::NotImplemented => 4,
         Aaaa::Refused => 5,
         Aaaa::Never => return None,
+        Aaaa::Unreachable => {
+            reply[7] = 1;
+            // AAAA, IN, 60 s, 2001:db8::1.
+            reply.extend([0xc0, 12, 0, 28, 0, 1, 0, 0, 0, 60, 0, 16]);
+            reply.extend([0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            0
+        }
     };
     Some(reply)
 }
@@ -89,9 +101,16 @@ fn fetch(to_aaaa: Aaaa) -> (Duration, String) {
         std::thread::spawn(move || {
             let mut buffer = [0; 1500];
             while let Ok((length, from)) = names.recv_from(&mut buffer) {
-                if let Some(reply) = answer(&buffer[..length], to_aaaa) {
+                let Some(reply) = answer(&buffer[..length], to_aaaa) else {
+                    continue;
+                };
+                let names = names.try_clone().unwrap();
+                std::thread::spawn(move || {
+                    if matches!(to_aaaa, Aaaa::Unreachable) && reply.len() < 60 {
+                        std::thread::sleep(LATER);
+                    }
                     let _ = names.send_to(&reply, from);
-                }
+                });
             }
         });
         let web = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -146,6 +165,11 @@ fn a_server_that_refuses_questions_for_ipv6_addresses() {
     ] {
         comes(to_aaaa, Duration::from_secs(4));
     }
+}
+
+#[test]
+fn an_address_that_cannot_be_reached_is_not_taken_before_one_that_can() {
+    comes(Aaaa::Unreachable, Duration::from_secs(6));
 }
 
 #[test]

@@ -21,6 +21,9 @@ mod recorded_disk;
 #[allow(dead_code)]
 #[path = "support/session.rs"]
 mod session;
+#[allow(dead_code)]
+#[path = "support/write_log.rs"]
+mod write_log;
 
 use std::os::unix::fs::FileExt as _;
 
@@ -72,7 +75,8 @@ fn made(program: &str, args: &[&str], mib: usize) -> Vec<u8> {
 }
 
 fn has_a_mark(bytes: &[u8]) -> bool {
-    bytes.windows(16).any(|w| w == b"ironroot-mkfs-01")
+    let mut all = places(Bytes(bytes.len() as u64)).into_iter();
+    all.any(|place| bytes[usize::try_from(place.0).unwrap()..].starts_with(b"ironroot-mkfs-01"))
 }
 
 /// The first use of a blank source, cut between and inside all of its flushes: the next boot has a file system.

@@ -1,15 +1,16 @@
 //! `ironroot initrd`: the helper of another initrd's PID 1, which did the bring-up and switches the root itself.
 //! It never parks, powers off or reboots because of a failure: that is the initrd's own business.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use super::flags::Common;
 use super::{conclude, ended, sinks, start};
 use crate::config::words;
-use crate::error::{Class, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result};
 use crate::init::network::name_servers;
 use crate::init::{self, console, mounts};
 use crate::plan::Handoff;
@@ -42,7 +43,11 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
     }
     let reporter = reporter(json);
     start(&reporter, "initrd");
-    ended::with_reason(sysroot, &reporter);
+    let sysroot = match place(sysroot) {
+        Ok(sysroot) => sysroot,
+        Err(failure) => return conclude(Err(failure), &reporter, |_| String::new()),
+    };
+    ended::with_reason(&sysroot, &reporter);
     // The initrd's own network programs got the addresses; not all of them write down where names are asked for.
     let mut name_servers = |_| {
         if is_initrd() {
@@ -60,7 +65,7 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
         wait: common.wait,
         network: Some(&mut name_servers),
         root: Path::new("/"),
-        sysroot,
+        sysroot: &sysroot,
         stop_after: common.stop_after,
     };
     let outcome = flow::carry_out(&mut entrance, &reporter);
@@ -74,6 +79,24 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
         }
         Handoff::Park { reason } => format!("done: {reason}"),
     })
+}
+
+/// The sysroot as the kernel names it in its table of mounts. It need not be there yet.
+fn place(sysroot: &Path) -> Result<PathBuf> {
+    let what = || format!("the sysroot {}", sysroot.display());
+    let place = match sysroot.canonicalize() {
+        Err(error) if error.kind() == ErrorKind::NotFound => std::path::absolute(sysroot),
+        other => other,
+    };
+    let place = place.context(Class::Usage, what)?;
+    if place == Path::new("/") {
+        return Err(Failure::new(
+            Class::Usage,
+            format!("{}: it is the root that is in use", what()),
+        )
+        .hint("name a directory of its own, as /sysroot"));
+    }
+    Ok(place)
 }
 
 /// People's lines on stderr, which the initrd brings to console and journal; events where the new system finds

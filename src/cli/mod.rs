@@ -90,10 +90,7 @@ enum Command {
     Flow,
     /// Take away what a helper has made that was ended
     #[command(hide = true)]
-    CleanUp {
-        /// Where the root was to be
-        sysroot: PathBuf,
-    },
+    CleanUp(ended::Before),
     /// Start the system whose root is mounted, as the last line of an initrd's own /init
     #[command(hide = true)]
     SwitchRoot(init::switch_root::command::Switch),
@@ -154,7 +151,7 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
         Command::Schema => print(&wire::schema()).map(|()| ExitCode::SUCCESS),
         Command::Disks => disks(cli),
         Command::Tools => tools(cli),
-        Command::CleanUp { sysroot } => Ok(ended::main(sysroot)),
+        Command::CleanUp(before) => Ok(ended::main(before)),
         Command::Flow => Ok(as_pid_1s_child()),
         Command::SwitchRoot(switch) => switch.run(),
     }

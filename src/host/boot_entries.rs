@@ -43,6 +43,11 @@ pub fn read(root: &Path) -> Option<BootEntries> {
     })
 }
 
+/// Whether the firmware starts only what is signed (UEFI specification 2.10, section 3.3, `SecureBoot`).
+pub fn secure_boot(root: &Path) -> bool {
+    bytes(root, "SecureBoot", GLOBAL).as_deref() == Some(&[1])
+}
+
 /// PARTUUID of the partition that this kernel was started from: the boot loader says so, else the boot entry
 /// that the firmware took. `None` after a network boot.
 pub fn booted_from(root: &Path) -> Option<String> {

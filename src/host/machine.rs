@@ -44,6 +44,7 @@ pub fn probe(root: &Path, bootif: Option<&str>) -> Machine {
         arch: sysfs::text(root.join("proc/sys/kernel/arch"))
             .unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         firmware: firmware(root),
+        secure_boot: boot_entries::secure_boot(root),
         macs: macs(root, bootif),
         hostname: sysfs::text(root.join("proc/sys/kernel/hostname"))
             .filter(|name| !["(none)", "localhost"].contains(&name.as_str())),

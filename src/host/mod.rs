@@ -158,6 +158,8 @@ pub struct Machine {
     pub arch: String,
     /// How the firmware booted this kernel.
     pub firmware: Firmware,
+    /// Whether the firmware starts only what is signed.
+    pub secure_boot: bool,
     /// MAC addresses of the physical network interfaces, the boot interface first where it is known.
     pub macs: Vec<String>,
     /// Host name that the kernel has, where it is not `(none)` or `localhost`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::layout::Shape;
 use super::refusal::{Refusal, summary};
-use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
+use super::step::{Changes, Esp, Handoff, Seen, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
 use super::{Plan, clear, drift, keep, memory_root, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
@@ -60,7 +60,9 @@ pub fn install(
     notes.extend(more);
     let mut shape = shape(install, facts, &identity, kept.clone(), &mut notes);
     if tree_root::is_wanted(install) {
-        let root_size = tree_root::root_size(&mut shape.add);
+        let root = tree_root::root_of(&mut shape.add);
+        // It takes the rest in any case.
+        shape.grow = None;
         // They are new in any case, and the tree is told them before the table is made.
         shape.guids = Guids::Keep;
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
@@ -69,7 +71,7 @@ pub fn install(
         let beside = tree_root::Beside {
             shape: &shape,
             first,
-            root_size,
+            root,
             open: kept_of(keep_paths.as_ref()),
             keep_paths,
         };
@@ -174,12 +176,14 @@ pub fn take(
     facts: &Facts,
 ) -> Result<(Vec<Step>, Vec<String>), Refusal> {
     let target = target.clone();
+    let seen = Box::new(Seen::of(disk));
     if disk.holders.is_empty() {
-        return Ok((vec![Step::LockDisk { target }], vec![]));
+        return Ok((vec![Step::LockDisk { target, seen }], vec![]));
     }
     let Teardown { devices, notes } = teardown::plan(disk, facts)?;
     let mut steps = vec![Step::LockStack {
         target,
+        seen,
         devices: devices.clone(),
     }];
     steps.extend(devices.into_iter().map(|device| Step::TakeDown { device }));

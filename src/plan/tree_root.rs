@@ -11,7 +11,7 @@ use super::refusal::Refusal;
 use super::step::{Changes, Step, Target};
 use super::{clear, tree_layout};
 use crate::config::quantity::SizeText;
-use crate::config::request::{Addition, DiskInstall, tree};
+use crate::config::request::{self, Addition, DiskInstall, tree};
 use crate::config::wire::{Bootloader, ImageKind};
 use crate::error::printable;
 use crate::host::tables::{self, Table};
@@ -19,7 +19,7 @@ use crate::host::{Disk, Facts, Firmware, Machine, RecordIdentity};
 use crate::image::boot::arguments::Edit;
 use crate::image::boot::grub_core::Platform;
 use crate::image::superblock::{self, FileSystem};
-use crate::units::{Bytes, SectorSize};
+use crate::units::{Bytes, MIB, SectorSize};
 use tree_layout::{Guids, NewTable, Wanted};
 
 /// A file system that is made.
@@ -44,13 +44,19 @@ pub enum NewFileSystemKind {
     Fat,
     /// ext4.
     Ext4,
+    /// xfs.
+    Xfs,
 }
+
+/// A smaller xfs is made by no recent mkfs.xfs (mkfs.xfs(8), since xfsprogs 5.19).
+const XFS_LEAST: Bytes = Bytes(300 * MIB);
 
 impl std::fmt::Display for NewFileSystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = match self.kind {
             NewFileSystemKind::Fat => "FAT",
             NewFileSystemKind::Ext4 => "ext4",
+            NewFileSystemKind::Xfs => "xfs",
         };
         write!(f, "{kind} {:?} on partition {}", self.label, self.partition)
     }
@@ -71,6 +77,9 @@ pub struct BootWish {
     /// What GRUB or the tree's own script is made for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
+    /// Whether firmware starts only what is signed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub secure_boot: bool,
     /// The name under which firmware finds a boot program on a disk without entries; `None` where it is not known
     /// for this architecture.
     pub fallback: Option<String>,
@@ -107,20 +116,61 @@ pub(super) struct Beside<'a> {
     pub shape: &'a Shape,
     /// The copy of the old table that goes first.
     pub first: keep::Copy,
-    /// The root's size, where the config gives one.
-    pub root_size: Option<SizeText>,
+    /// What the config says of the root.
+    pub root: RootWish,
     /// The step that provides paths which last.
     pub keep_paths: Option<Step>,
     /// Numbers of kept partitions that it needs.
     pub open: Vec<u32>,
 }
 
-/// Takes the root's size out of the partitions that are wanted.
-pub(super) fn root_size(add: &mut Vec<Addition>) -> Option<SizeText> {
-    let at = add
-        .iter()
-        .position(|a| a.label == tree_layout::ROOT_LABEL)?;
-    Some(add.remove(at).size)
+/// What a config says of the root's partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RootWish {
+    /// Its size.
+    size: Option<SizeText>,
+    /// Its file system.
+    filesystem: Option<request::preserve::NewFileSystem>,
+}
+
+/// Takes the root out of the partitions that are wanted.
+pub(super) fn root_of(add: &mut Vec<Addition>) -> RootWish {
+    let at = add.iter().position(|a| a.label == tree_layout::ROOT_LABEL);
+    let root = at.map(|at| add.remove(at));
+    RootWish {
+        size: root.as_ref().map(|root| root.size),
+        filesystem: root.and_then(|root| root.filesystem),
+    }
+}
+
+/// The file system of the root in `table`.
+fn root_filesystem(
+    root: RootWish,
+    target: &Target,
+    table: &NewTable,
+) -> Result<NewFileSystemKind, Refusal> {
+    use request::preserve::NewFileSystem as Made;
+    let have = table
+        .partition(tree_layout::ROOT)
+        .map_or(Bytes::ZERO, |p| p.size);
+    match root.filesystem {
+        None | Some(Made::Ext4) => Ok(NewFileSystemKind::Ext4),
+        Some(Made::Xfs) if have >= XFS_LEAST => Ok(NewFileSystemKind::Xfs),
+        Some(Made::Xfs) => Err(Refusal::TooSmall {
+            disk: target.name.clone(),
+            what: format!("a root on xfs, which has {have}"),
+            need: Bytes(
+                target
+                    .size
+                    .0
+                    .saturating_add(XFS_LEAST.0.saturating_sub(have.0)),
+            ),
+            have: target.size,
+        }),
+        Some(Made::Vfat) => Err(Refusal::NotATree {
+            why: tree::NO_ROOT_ON_FAT.to_owned(),
+        }),
+    }
 }
 
 /// The steps between the lock and the commit of a disk whose root is unpacked from a tree.
@@ -131,9 +181,18 @@ pub(super) fn steps(
     record: RecordIdentity,
     beside: Beside<'_>,
 ) -> Result<Vec<Step>, Refusal> {
-    for_disk_images_only(install)?;
+    sense_for_a_tree(install)?;
     let arch = &facts.machine.arch;
     let (bootloader, platform) = loader(install.tree.bootloader, &facts.machine)?;
+    if bootloader == Bootloader::Uki
+        && facts.machine.secure_boot
+        && !install.changes.arguments.is_empty()
+    {
+        return Err(Refusal::CannotBoot {
+            why: "with Secure Boot the addon that adds `disk.kernelArguments` to a unified kernel image would have to be signed".to_owned(),
+            next: "put the words into the image, or use `disk.bootloader`: SystemdBoot",
+        });
+    }
     let bios_boot = platform == Some(Platform::I386Pc);
     if bios_boot && target.sector != SectorSize::S512 {
         return Err(Refusal::CannotBoot {
@@ -145,18 +204,19 @@ pub(super) fn steps(
     let Beside {
         shape,
         first,
-        root_size,
+        root,
         keep_paths,
         open,
     } = beside;
     let wanted = Wanted {
         root_type: memory_root::identify::root_guid(arch),
-        root_size,
+        root_size: root.size,
         bios_boot,
         add: &shape.add,
         kept: &shape.kept,
     };
     let table = tree_layout::partitions(target, arch, &wanted, &guids)?;
+    let filesystem = root_filesystem(root, target, &table)?;
     let image = &install.image;
     // The kernel's words go into what is made, not into what is there.
     let changes = Changes {
@@ -170,6 +230,7 @@ pub(super) fn steps(
             digest: image.digest.clone(),
             content_digest: image.content_digest.clone(),
             table: table.clone(),
+            filesystem,
             shape: Box::new(shape.clone()),
         },
         Step::WriteMark { record },
@@ -194,7 +255,7 @@ pub(super) fn steps(
                 },
                 NewFileSystem {
                     partition: tree_layout::ROOT,
-                    kind: NewFileSystemKind::Ext4,
+                    kind: filesystem,
                     label: "root",
                     uuid: guids.filesystem,
                 },
@@ -202,13 +263,15 @@ pub(super) fn steps(
         },
         Step::UnpackTree {
             partition: tree_layout::ROOT,
-        },
-        Step::SettleTree {
-            partition: tree_layout::ROOT,
-            root: guids.root.clone(),
-            esp: guids.esp.clone(),
+            remember: image.verify_disk,
         },
     ]);
+    steps.extend(image.verify_disk.then_some(Step::ReadBack));
+    steps.push(Step::SettleTree {
+        partition: tree_layout::ROOT,
+        root: guids.root.clone(),
+        esp: guids.esp.clone(),
+    });
     steps.extend(shape.add.iter().filter_map(|added| {
         Some(Step::MakeFilesystem {
             label: added.label.clone(),
@@ -227,6 +290,7 @@ pub(super) fn steps(
                 root: guids.root,
                 esp: guids.esp,
                 platform,
+                secure_boot: facts.machine.secure_boot,
                 fallback: default_loader(arch).map(str::to_owned),
             },
         },
@@ -235,20 +299,12 @@ pub(super) fn steps(
     Ok(steps)
 }
 
-/// Refuses what has a meaning only for the table of a disk image.
-fn for_disk_images_only(install: &DiskInstall) -> Result<(), Refusal> {
-    let root_made = |a: &Addition| a.label == tree_layout::ROOT_LABEL && a.filesystem.is_some();
-    let given = [
-        ("image.verifyDisk", install.image.verify_disk),
-        ("disk.grow", install.grow.is_some()),
-        (
-            "disk.partitions[].filesystem of the root",
-            install.partitions.iter().any(root_made),
-        ),
-    ];
-    if let Some((key, _)) = given.iter().find(|(_, given)| *given) {
+/// Refuses what makes no sense with a tree, also where only the image's head told that it is one.
+fn sense_for_a_tree(install: &DiskInstall) -> Result<(), Refusal> {
+    let wrong = |grow| tree::wrong_to_grow(grow, &install.partitions);
+    if let Some(why) = install.grow.as_ref().and_then(wrong) {
         return Err(Refusal::NotATree {
-            why: format!("`{key}` is carried out for disk images only in this version"),
+            why: format!("`disk.grow`: {why}"),
         });
     }
     let files = &install.changes.files;
@@ -412,7 +468,6 @@ mod tests {
     use super::*;
     use crate::host::seed::Seed;
     use crate::image::record::DiskIdentity;
-    use crate::units::MIB;
 
     fn fits(head: &[u8], lengths: Lengths, mib: u64) -> Result<(TreeImage, Bytes), Refusal> {
         let target = Target {

@@ -9,9 +9,14 @@ pub mod jsonl;
 pub mod logger;
 pub mod webhook;
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use crate::sys::clock::Deadline;
 
 pub use event::{Event, Stamped};
+
+const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// Where events go.
 #[derive(Debug)]
@@ -20,6 +25,12 @@ pub enum Sink {
     Console(console::Console),
     /// One JSON document a line: a file under /run/ironroot, or stdout with `--json`.
     JsonLines(jsonl::JsonLines),
+}
+
+/// While it lives, whoever emits waits.
+#[derive(Debug)]
+pub struct Silence<'a> {
+    _sinks: MutexGuard<'a, Vec<Sink>>,
 }
 
 impl Sink {
@@ -56,6 +67,23 @@ impl Reporter {
         self.lock().retain_mut(|sink| sink.emit(&stamped).is_ok());
     }
 
+    /// Tells everybody, and nobody hears anything of others while the answer lives. Where somebody is still writing
+    /// after `patience`, as to a console that takes nothing any more, nothing is told.
+    pub fn emit_last(&self, event: Event, patience: Duration) -> Option<Silence<'_>> {
+        let deadline = Deadline::after(patience);
+        let mut sinks = loop {
+            match self.sinks.try_lock() {
+                Ok(sinks) => break sinks,
+                Err(TryLockError::Poisoned(sinks)) => break sinks.into_inner(),
+                Err(TryLockError::WouldBlock) if deadline.passed() => return None,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(TRY_AGAIN),
+            }
+        };
+        let stamped = Stamped::now(event);
+        sinks.retain_mut(|sink| sink.emit(&stamped).is_ok());
+        Some(Silence { _sinks: sinks })
+    }
+
     /// A warning: something is not as it should be, and the run goes on.
     pub fn warn(&self, text: impl Into<String>) {
         self.emit(Event::Warning { text: text.into() });
@@ -66,7 +94,7 @@ impl Reporter {
         self.emit(Event::Info { text: text.into() });
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Sink>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Sink>> {
         // A sink that panicked half-way leaves at worst half a line behind.
         self.sinks
             .lock()

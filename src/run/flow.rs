@@ -203,7 +203,7 @@ fn sources_can_be_opened(root: &Path, plan: &Plan) -> Result<()> {
         };
         for source in sources.iter().filter(|s| s.required) {
             if let Some(luks) = &source.luks {
-                run::preserve::luks::can_be_opened(luks, root)?;
+                run::preserve::luks::can_be_opened(&luks.key_file, root)?;
             }
             run::preserve::source::can_be_opened(source)?;
         }

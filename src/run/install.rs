@@ -8,7 +8,7 @@ use super::partitions::{self, Place, Shared};
 use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::{LockedDisk, TargetDisk};
-use super::tree_disk::{OpenedTree, PartitionedTree};
+use super::tree_disk::{OpenedTree, PartitionedTree, Unpacked};
 use super::{kept, make_filesystem, teardown, wipe};
 use crate::config::wire::{ImageKind, RecordPolicy, Wipe};
 use crate::error::{Class, Failure, Result};
@@ -19,7 +19,7 @@ use crate::plan::layout::{self, Layout, Length, Shape, extend};
 use crate::plan::step::{Span, Target};
 use crate::plan::teardown::Standing;
 use crate::plan::tree_layout::NewTable;
-use crate::plan::tree_root;
+use crate::plan::tree_root::{self, NewFileSystemKind};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
 use crate::units::{Bytes, MIB};
@@ -84,6 +84,8 @@ pub struct Working {
     shared: Shared,
     head: HeadHold,
     proof: Verified,
+    /// What can be read back.
+    unpacked: Option<Unpacked>,
 }
 
 /// The partitions of a table that the kernel is told of. Nobody else has to touch what is kept, nor to find an LVM or
@@ -230,7 +232,7 @@ impl Stage {
     pub fn open_tree(
         self,
         source: &Source<'_>,
-        wanted: (&NewTable, &Shape),
+        wanted: (&NewTable, NewFileSystemKind, &Shape),
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<Stage> {
@@ -262,15 +264,17 @@ impl Stage {
         }
     }
 
-    /// Unpacks a tree into its partition. The verdict is the price of the next state.
-    pub fn unpack_tree(self, partition: u32, reporter: &Reporter) -> Result<Stage> {
+    /// Unpacks a tree into the partition with this number, to be read back or not. The verdict is the price of the
+    /// next state.
+    pub fn unpack_tree(self, what: (u32, bool), reporter: &Reporter) -> Result<Stage> {
         match self {
             Stage::PartitionedTree(tree) => {
-                let (shared, head, proof) = tree.unpack(partition, reporter)?;
+                let (shared, head, proof, unpacked) = tree.unpack(what, reporter)?;
                 Ok(Stage::Working(Box::new(Working {
                     shared,
                     head,
                     proof,
+                    unpacked,
                 })))
             }
             other => Err(other.out_of_order("unpackTree")),
@@ -385,7 +389,7 @@ impl Stage {
         })))
     }
 
-    /// Reads the body back and compares it with what was written.
+    /// Reads the body, or the tree, back and compares it with what was written.
     pub fn read_back(self, reporter: &Reporter) -> Result<Stage> {
         match self {
             Stage::Written(mut written) => {
@@ -394,6 +398,13 @@ impl Stage {
                 reporter.info(format!("read back {read}: the disk holds what was written"));
                 Ok(Stage::Written(written))
             }
+            Stage::Working(mut working) => match working.unpacked.take() {
+                Some(unpacked) => {
+                    unpacked.read_back(&working.shared, reporter)?;
+                    Ok(Stage::Working(working))
+                }
+                None => Err(Stage::Working(working).out_of_order("readBack")),
+            },
             other => Err(other.out_of_order("readBack")),
         }
     }
@@ -421,6 +432,7 @@ impl Stage {
             shared: Shared::new(disk, &places)?,
             head,
             proof,
+            unpacked: None,
         })))
     }
 
@@ -457,6 +469,7 @@ impl Stage {
             shared,
             head,
             proof,
+            ..
         } = match self {
             Stage::Working(working) => *working,
             other => return Err(other.out_of_order("closePartitions")),

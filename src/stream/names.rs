@@ -4,7 +4,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -34,7 +34,7 @@ impl Resolve for Names {
             };
             let (four, six) = (family(AF_INET), family(AF_INET6));
             let all = in_background(move || Ok((name.as_str(), 0).to_socket_addrs()?.collect()));
-            let found = patiently(all, vec![four, six]).await?;
+            let found = patiently(all, vec![four, six], has_route).await?;
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
@@ -60,26 +60,48 @@ fn of_family(name: &str, family: i32) -> Found {
         .collect()
 }
 
-/// What `all` finds; where it fails or takes its time, what any of `alone` finds, whichever is first. Where nobody
-/// finds anything, the reason of `all`.
-async fn patiently(mut all: Asking, alone: Vec<Asking>) -> Found {
+/// Whether there is a way to `address`. Connecting a socket of UDP sends nothing: the kernel only looks for a route.
+fn has_route(address: &SocketAddr) -> bool {
+    let mut to = *address;
+    // "discard": any number but 0 will do.
+    to.set_port(9);
+    let from = match to {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    UdpSocket::bind(from).is_ok_and(|socket| socket.connect(to).is_ok())
+}
+
+/// What `all` finds; where it fails or takes its time, what any of `alone` finds, whichever is first and can be
+/// reached. Where nobody finds anything, the reason of `all`.
+async fn patiently(
+    mut all: Asking,
+    alone: Vec<Asking>,
+    reaches: impl Fn(&SocketAddr) -> bool,
+) -> Found {
     match tokio::time::timeout(PATIENCE, all.as_mut()).await {
         Ok(Ok(found)) => Ok(found),
-        Ok(Err(why)) => first(alone).await.map_err(|_| why),
-        Err(_) => first(std::iter::once(all).chain(alone).collect()).await,
+        Ok(Err(why)) => first(alone, reaches).await.map_err(|_| why),
+        Err(_) => first(std::iter::once(all).chain(alone).collect(), reaches).await,
     }
 }
 
-/// The first of `asked` that finds something; where none does, why the first of them did not.
-async fn first(asked: Vec<Asking>) -> Found {
+/// The first of `asked` that finds something that can be reached; where none does, the first that finds anything, as an
+/// address of IPv6 on a machine that has only IPv4. Where nobody finds anything, why the first of them did not.
+async fn first(asked: Vec<Asking>, reaches: impl Fn(&SocketAddr) -> bool) -> Found {
     let mut waiting: Vec<(usize, Asking)> = asked.into_iter().enumerate().collect();
     let mut failed: Option<(usize, io::Error)> = None;
+    let mut fallback = None;
     poll_fn(|context| {
         let mut found = None;
         waiting.retain_mut(|(place, one)| match one.as_mut().poll(context) {
             Poll::Pending => true,
             Poll::Ready(Ok(addresses)) => {
-                found.get_or_insert(addresses);
+                if addresses.iter().any(&reaches) {
+                    found.get_or_insert(addresses);
+                } else {
+                    fallback.get_or_insert(addresses);
+                }
                 false
             }
             Poll::Ready(Err(why)) => {
@@ -89,6 +111,9 @@ async fn first(asked: Vec<Asking>) -> Found {
                 false
             }
         });
+        if found.is_none() && waiting.is_empty() {
+            found = fallback.take();
+        }
         match found {
             Some(addresses) => Poll::Ready(Ok(addresses)),
             None if waiting.is_empty() => Poll::Ready(Err(failed
@@ -109,6 +134,13 @@ mod tests {
         vec![SocketAddr::from(([192, 0, 2, last], 0))]
     }
 
+    fn of_ipv6(last: u16) -> Vec<SocketAddr> {
+        vec![SocketAddr::from((
+            Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last),
+            0,
+        ))]
+    }
+
     fn after(time: Duration, found: Found) -> Asking {
         Box::pin(async move {
             tokio::time::sleep(time).await;
@@ -126,7 +158,9 @@ mod tests {
             .enable_time()
             .build()
             .unwrap();
-        (runtime.block_on(patiently(all, alone)), start.elapsed())
+        // As on a machine that has only IPv4.
+        let found = patiently(all, alone, SocketAddr::is_ipv4);
+        (runtime.block_on(found), start.elapsed())
     }
 
     const SOON: Duration = Duration::from_millis(20);
@@ -155,6 +189,28 @@ mod tests {
         let (found, time) = run(after(NEVER, refused("all")), alone);
         assert_eq!(found.unwrap(), address(4));
         assert!(time >= PATIENCE && time < 4 * PATIENCE, "{time:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_taken_only_where_nothing_else_is_found() {
+        let late = 4 * SOON;
+        for all in [after(SOON, refused("all")), after(NEVER, refused("all"))] {
+            let alone = vec![after(late, Ok(address(4))), after(SOON, Ok(of_ipv6(6)))];
+            assert_eq!(run(all, alone).0.unwrap(), address(4));
+        }
+        let alone = vec![after(late, refused("four")), after(SOON, Ok(of_ipv6(6)))];
+        let (found, _) = run(after(SOON, refused("all")), alone);
+        assert_eq!(found.unwrap(), of_ipv6(6));
+    }
+
+    #[test]
+    fn a_route_is_looked_for_in_the_kernel() {
+        assert!(has_route(&SocketAddr::from(([127, 0, 0, 1], 0))));
+        // Nothing is routed to the address that says "none", and a link-local one needs its link.
+        assert!(!has_route(&SocketAddr::from((
+            Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1),
+            0
+        ))));
     }
 
     #[test]

@@ -1,16 +1,11 @@
 //! A loop device whose writes and flushes are recorded, in their order: the file behind it is served by QEMU's storage
-//! daemon, with a log in the format of dm-log-writes (Documentation/admin-guide/device-mapper/log-writes.rst).
+//! daemon, with a log which [`WriteLog`] reads.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const SECTOR: usize = 512;
-
-/// Flags of an entry: a flush, written through, and without data.
-const FLUSH: u64 = 1;
-const THROUGH: u64 = 2;
-const DISCARD: u64 = 4;
+use super::write_log::WriteLog;
 
 /// The device. Nothing is recorded before it is made.
 pub struct RecordedDisk {
@@ -23,14 +18,7 @@ pub struct RecordedDisk {
 /// What reached the device.
 pub struct Recording {
     before: Vec<u8>,
-    entries: Vec<Entry>,
-}
-
-struct Entry {
-    at: usize,
-    data: Vec<u8>,
-    through: bool,
-    flush: bool,
+    log: WriteLog,
 }
 
 impl RecordedDisk {
@@ -103,15 +91,20 @@ impl RecordedDisk {
     /// Ends the recording.
     pub fn finish(mut self) -> Recording {
         self.detach();
-        let log = std::fs::read(self.directory.path().join("log")).unwrap();
         Recording {
             before: std::mem::take(&mut self.before),
-            entries: entries(&log),
+            log: WriteLog::read(&self.directory.path().join("log")),
         }
     }
 
     fn detach(&mut self) {
         if let Some(device) = self.device.take() {
+            // They would outlive the device's content.
+            for number in 1..=4 {
+                let number = number.to_string();
+                let _ =
+                    super::loop_device::try_tool("delpart", &[device.to_str().unwrap(), &number]);
+            }
             let _ =
                 super::loop_device::try_tool("losetup", &["--detach", device.to_str().unwrap()]);
         }
@@ -128,72 +121,14 @@ impl Drop for RecordedDisk {
     }
 }
 
-/// The super block, which says how many entries there are, and each entry with what it wrote.
-fn entries(log: &[u8]) -> Vec<Entry> {
-    let number = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().unwrap());
-    assert_eq!(
-        number(0),
-        0x006a_7366_7773_6872,
-        "the magic number of the log"
-    );
-    let (mut at, mut entries) = (SECTOR, Vec::new());
-    for _ in 0..number(16) {
-        let (sector, sectors, flags) = (number(at), number(at + 8), number(at + 16));
-        let length = usize::try_from(sectors).unwrap() * SECTOR;
-        at += SECTOR;
-        let data = if flags & DISCARD == 0 {
-            at += length;
-            log[at - length..at].to_vec()
-        } else {
-            vec![0; length]
-        };
-        entries.push(Entry {
-            at: usize::try_from(sector).unwrap() * SECTOR,
-            data,
-            through: flags & THROUGH != 0,
-            flush: flags & FLUSH != 0,
-        });
-    }
-    entries
-}
-
 impl Recording {
     /// How many flushes there are.
     pub fn epochs(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.flush).count()
+        self.log.flushes()
     }
 
-    /// The device when the power goes between flush `epoch` and the next one: of what was written meanwhile none
-    /// (`part` 0), every other write (1), or all but the last (2) is there.
+    /// The device after a power cut ([`WriteLog::cut`]).
     pub fn cut(&self, epoch: usize, part: usize) -> Vec<u8> {
-        let mut disk = self.before.clone();
-        let (mut seen, mut since) = (0, 0);
-        let open = self.open(epoch);
-        for entry in &self.entries {
-            let is_open = seen == epoch;
-            let is_there = match part {
-                _ if !is_open || entry.through => true,
-                0 => false,
-                1 => since % 2 == 0,
-                _ => since + 1 < open,
-            };
-            if is_there {
-                disk[entry.at..][..entry.data.len()].copy_from_slice(&entry.data);
-            }
-            since += usize::from(is_open);
-            if entry.flush {
-                if is_open {
-                    break;
-                }
-                seen += 1;
-            }
-        }
-        disk
-    }
-
-    /// How many writes there are between flush `epoch` and the next one.
-    fn open(&self, epoch: usize) -> usize {
-        let parts = self.entries.split(|entry| entry.flush);
-        parts.map(<[Entry]>::len).nth(epoch).unwrap_or_default()
+        self.log.cut(&self.before, epoch, part)
     }
 }

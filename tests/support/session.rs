@@ -142,7 +142,7 @@ impl Lab {
             exec >"$4" 2>&1
             root=$2
             echo "entries=$(ls -A "$root" | wc -l)"
-            echo "mounts=$(sed -n "s|^[0-9 :]* [^ ]* \($root[^ ]*\|/run/ironroot[^ ]*\) .*|\1|p" /proc/self/mountinfo | tr '\n' ' ')"
+            echo "mounts=$(sed -n "s!^[0-9 :]* [^ ]* \($root[^ ]*\|/run/ironroot[^ ]*\) .*!\1!p" /proc/self/mountinfo | tr '\n' ' ')"
             {look}
             exit $code"#
         );

@@ -4,6 +4,8 @@
 //! The format is that of dm-log-writes (kernel: Documentation/admin-guide/device-mapper/log-writes.rst,
 //! drivers/md/dm-log-writes.c).
 
+#![allow(dead_code)] // each test program uses a part
+
 use std::path::Path;
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
@@ -112,6 +114,33 @@ impl WriteLog {
                 put(&mut disk, write);
             }
         }
+        disk
+    }
+
+    /// The disk when the power goes between flush `epoch` and the next one: of what was written meanwhile none
+    /// (`part` 0), every other write (1), or all but the last (2) is there.
+    pub fn cut(&self, before: &[u8], epoch: usize, part: usize) -> Vec<u8> {
+        let mut disk = before.to_vec();
+        let mut groups = self.events.split(|e| matches!(e, Event::Flush));
+        let writes = |group: &[Event], keep: &dyn Fn(usize) -> bool, disk: &mut [u8]| {
+            for (n, event) in group.iter().enumerate() {
+                if let Event::Write(write) = event
+                    && keep(n)
+                {
+                    put(disk, write);
+                }
+            }
+        };
+        for group in groups.by_ref().take(epoch) {
+            writes(group, &|_| true, &mut disk);
+        }
+        let open = groups.next().unwrap_or_default();
+        let keep = |n| match part {
+            0 => false,
+            1 => n % 2 == 0,
+            _ => n + 1 < open.len(),
+        };
+        writes(open, &keep, &mut disk);
         disk
     }
 

@@ -121,6 +121,7 @@ pub(super) fn read(
         .and_then(|text| named("disk.grow", text, problems));
     let partitions = additions(disk, problems);
     let image = image::read(config.image.as_ref()?, problems)?;
+    let tree = tree::read(&image, disk, (grow.as_ref(), &partitions), problems);
     Some(DiskInstall {
         select: disk.select.clone(),
         pick: disk.pick,
@@ -132,7 +133,7 @@ pub(super) fn read(
         record: disk.record,
         wipe: disk.wipe,
         efi: disk.efi,
-        tree: tree::read(&image, disk, problems),
+        tree,
         image,
         changes: system::read(config, disk, problems),
         sections: sections::of(disk),

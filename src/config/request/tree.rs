@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Problems, wire};
+use super::preserve::NewFileSystem;
+use super::{Addition, Named, Problems, wire};
 use crate::config::quantity::{Amount, SizeText};
 
 /// What `disk` says of a tree alone.
@@ -36,15 +37,11 @@ fn root_among_partitions(disk: &wire::Disk, problems: &mut Problems) {
     for (i, partition) in disk.partitions.iter().enumerate() {
         let at = |key: &str| format!("disk.partitions[{i}].{key}");
         if Some(i) == root {
-            let own = [
-                ("type", partition.kind.is_some()),
-                ("filesystem", partition.filesystem.is_some()),
-            ];
-            for (key, _) in own.iter().filter(|(_, given)| *given) {
-                problems.add(
-                    &at(key),
-                    "a tree's root has its type and ext4; only its size can be given",
-                );
+            if partition.kind.is_some() {
+                problems.add(&at("type"), "a tree's root has the type of a root");
+            }
+            if partition.filesystem.as_deref() == Some(NewFileSystem::Vfat.name()) {
+                problems.add(&at("filesystem"), NO_ROOT_ON_FAT);
             }
             continue;
         }
@@ -62,8 +59,31 @@ fn root_among_partitions(disk: &wire::Disk, problems: &mut Problems) {
     }
 }
 
+/// Why nothing of a tree can be unpacked into it.
+pub const NO_ROOT_ON_FAT: &str = "a tree's root is on ext4 or xfs: vfat has no owners and no links";
+
+/// Why the partition that shall grow is none that does, beside `partitions`.
+pub fn wrong_to_grow(grow: &Named, partitions: &[Addition]) -> Option<&'static str> {
+    let is_root = match grow {
+        Named::Label(label) => label == ROOT,
+        Named::Number(number) => *number == crate::plan::tree_layout::ROOT,
+    };
+    let sized = partitions
+        .iter()
+        .any(|p| p.label == ROOT && p.size != SizeText::Rest);
+    if !is_root {
+        return Some("of a tree's disk only the root takes the rest: name it, \"root\"");
+    }
+    sized.then_some("the root has a size: leave that or `disk.grow` out")
+}
+
 /// Reads those keys of `disk` that only a tree has, and refuses those that it does not carry out.
-pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Problems) -> TreeDisk {
+pub(super) fn read(
+    image: &super::Image,
+    disk: &wire::Disk,
+    (grow, partitions): (Option<&Named>, &[Addition]),
+    problems: &mut Problems,
+) -> TreeDisk {
     let tree = image.kind == wire::ImageKind::Tree;
     let arguments = &disk.kernel_arguments;
     match disk.bootloader {
@@ -75,20 +95,26 @@ pub(super) fn read(image: &super::Image, disk: &wire::Disk, problems: &mut Probl
         _ => {}
     }
     if tree {
-        problems.unsupported("image.verifyDisk", image.verify_disk);
-        problems.unsupported("disk.grow", disk.grow.is_some());
+        if let Some(why) = grow.and_then(|grow| wrong_to_grow(grow, partitions)) {
+            problems.add("disk.grow", why);
+        }
         root_among_partitions(disk, problems);
         let given = !arguments.append.is_empty() || !arguments.remove.is_empty();
-        let own = match disk.bootloader {
-            wire::Bootloader::Uki => Some("a unified kernel image carries its own command line"),
-            wire::Bootloader::None => Some("nothing carries them with `disk.bootloader`: None"),
-            wire::Bootloader::Auto
+        match disk.bootloader {
+            wire::Bootloader::Uki if !arguments.remove.is_empty() => problems.add(
+                "disk.kernelArguments.remove",
+                "a unified kernel image carries its own command line: words can be added to it, none taken away",
+            ),
+            wire::Bootloader::None if given => problems.add(
+                "disk.kernelArguments",
+                "nothing carries them with `disk.bootloader`: None",
+            ),
+            wire::Bootloader::Uki
+            | wire::Bootloader::None
+            | wire::Bootloader::Auto
             | wire::Bootloader::SystemdBoot
             | wire::Bootloader::Grub
-            | wire::Bootloader::ImageScript => None,
-        };
-        if let (true, Some(why)) = (given, own) {
-            problems.add("disk.kernelArguments", why);
+            | wire::Bootloader::ImageScript => {}
         }
         for (i, file) in disk.files.iter().enumerate() {
             if is_on_esp(Path::new(&file.path)) {

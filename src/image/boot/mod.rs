@@ -1,5 +1,6 @@
 //! What boot loaders read: kernel, initrds and kernel arguments, in every form that images use. Pure.
 
+pub mod addon;
 pub mod arguments;
 pub mod bls;
 pub mod extlinux;

@@ -17,6 +17,19 @@ pub struct Section {
 /// More than any image has; the field is 16 bits wide.
 const SECTIONS: u16 = 96;
 
+/// The machine that a PE file is for (COFF header, `Machine`).
+pub fn machine(file: &mut (impl Read + Seek)) -> io::Result<u16> {
+    let mut field = [0u8; 4];
+    file.seek(SeekFrom::Start(0x3c))?;
+    file.read_exact(&mut field)?;
+    // Behind "PE\0\0".
+    let at = u64::from(u32::from_le_bytes(field)).saturating_add(4);
+    let mut field = [0u8; 2];
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(&mut field)?;
+    Ok(u16::from_le_bytes(field))
+}
+
 /// The sections of a PE file; an error where it is none.
 pub fn sections(file: &mut (impl Read + Seek)) -> io::Result<Vec<Section>> {
     let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());

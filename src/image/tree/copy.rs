@@ -18,6 +18,7 @@ use nix::unistd::{Whence, ftruncate, linkat, lseek, symlinkat};
 
 use super::attributes::{Failed, Subject};
 use super::census::{Census, bump};
+use super::ledger::{Content, Ledger};
 use super::member::{Time, Xattr};
 use super::parents::Id;
 use super::refusal::{failed_to_copy, shown};
@@ -51,6 +52,20 @@ pub fn copy(
     target: &Path,
     progress: &AtomicU64,
 ) -> Result<Census> {
+    copy_remembering(from, source, to, target, (progress, None))
+}
+
+/// The same, and `ledger` remembers the contents.
+///
+/// # Errors
+/// As [`copy`], and as [`Ledger::remember`].
+pub fn copy_remembering(
+    from: &Root,
+    source: &Path,
+    to: &Root,
+    target: &Path,
+    (progress, ledger): (&AtomicU64, Option<&mut Ledger>),
+) -> Result<Census> {
     let handle = from.handle(source, Walk::InRoot)?;
     let stat = fstat(&handle).map_err(|errno| {
         failed_to_copy("looking at", source.as_os_str().as_bytes(), errno, 0, from)
@@ -58,6 +73,7 @@ pub fn copy(
     let mut copying = Copying {
         to,
         progress,
+        ledger,
         levels: vec![],
         links: HashMap::new(),
         census: Census::default(),
@@ -113,6 +129,7 @@ struct Level {
 struct Copying<'a> {
     to: &'a Root,
     progress: &'a AtomicU64,
+    ledger: Option<&'a mut Ledger>,
     levels: Vec<Level>,
     /// Of files with several names: where the first one is, and how many names are still to come.
     links: HashMap<Id, (Vec<u8>, u64)>,
@@ -121,6 +138,19 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
+    /// Where the sum of a file's content is made, if anybody wants it.
+    fn sum(&self) -> Option<Content> {
+        self.ledger.as_ref().map(|_| Content::default())
+    }
+
+    fn remember(&mut self, file: &File, path: &[u8], sum: Option<u64>) -> Result<()> {
+        let (Some(ledger), Some(sum)) = (&mut self.ledger, sum) else {
+            return Ok(());
+        };
+        let wrong = |errno| failed_to_copy("looking at", path, errno, 0, self.to);
+        ledger.remember(fstat(file).map_err(wrong)?.st_ino, sum)
+    }
+
     fn enter(&mut self, source: OwnedFd, target: OwnedFd, path: Vec<u8>) -> Result<()> {
         let wrong = |errno| failed_to_copy("reading the directory", &path, errno, 0, self.to);
         if self.levels.len() >= DEPTH {
@@ -234,6 +264,8 @@ impl Copying<'_> {
                         bump(&mut self.census.entries, 1);
                         bump(&mut self.census.mount_points, 1);
                         let fd = create(&level.target, name).map_err(wrong("creating the file"))?;
+                        let empty = self.sum().map(|content| content.finish(0));
+                        self.remember(&fd, &path, empty)?;
                         self.attributes(&path, &stat, &[], Subject::open(fd.as_fd()))?;
                     }
                     Err(errno) => return Err(wrong("opening")(errno)),
@@ -325,6 +357,7 @@ impl Copying<'_> {
             .unwrap_or(0)
             .saturating_mul(512)
             < size;
+        let mut sum = self.sum();
         let mut at = 0i64;
         while at < stat.st_size {
             at = match lseek(source, at, Whence::SeekData) {
@@ -355,6 +388,9 @@ impl Copying<'_> {
                     got => got.map_err(|e| wrong("reading", errno(&e)))?,
                 };
                 let data = buffer.get(..got).unwrap_or_default();
+                if let Some(sum) = &mut sum {
+                    sum.put(offset, data);
+                }
                 let written = if has_holes {
                     write_around_zeros(target, data, offset)
                 } else {
@@ -369,7 +405,8 @@ impl Copying<'_> {
             }
             at = end;
         }
-        ftruncate(target, stat.st_size).map_err(|errno| wrong("setting the size of", errno))
+        ftruncate(target, stat.st_size).map_err(|errno| wrong("setting the size of", errno))?;
+        self.remember(target, path, sum.map(|sum| sum.finish(size)))
     }
 
     fn settle(
@@ -440,7 +477,7 @@ fn write_around_zeros(target: &File, data: &[u8], offset: u64) -> std::io::Resul
     Ok(written)
 }
 
-fn read_xattrs(of: Of<'_>) -> nix::Result<Vec<Xattr>> {
+pub(super) fn read_xattrs(of: Of<'_>) -> nix::Result<Vec<Xattr>> {
     let mut xattrs = Vec::new();
     for name in xattr::list(of)? {
         if let Some(value) = xattr::get(of, &name)? {
@@ -457,7 +494,7 @@ fn create(parent: &OwnedFd, name: &OsStr) -> nix::Result<File> {
 }
 
 /// An entry on the same mount as its directory; a mount point is `EXDEV`.
-fn open_here(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
+pub(super) fn open_here(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
         .resolve(
@@ -468,10 +505,10 @@ fn open_here(directory: &OwnedFd, name: &OsStr, flags: OFlag) -> nix::Result<Own
     openat2(directory, name, how)
 }
 
-fn unsigned(offset: i64) -> u64 {
+pub(super) fn unsigned(offset: i64) -> u64 {
     u64::try_from(offset).unwrap_or(0)
 }
 
-fn errno(error: &std::io::Error) -> Errno {
+pub(super) fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }

@@ -15,6 +15,7 @@ use super::acl::Acl;
 use super::archive::Archive;
 use super::attributes::{ACL_ACCESS, ACL_DEFAULT, Failed, Subject, set_acl};
 use super::census::bump;
+use super::ledger::Content;
 use super::member::{Attributes, Kind, Member};
 use super::names::{clean, split};
 use super::parents::Directory;
@@ -161,11 +162,14 @@ impl Unpacking<'_> {
         fd: &OwnedFd,
         archive: &mut Archive<'_>,
     ) -> Result<()> {
+        let mut sum = self.ledger.as_ref().map(|_| Content::default());
         let Some(map) = &member.sparse else {
-            return self.piece(spot, member.stored, member.stored, fd, archive);
+            let stored = member.stored;
+            self.piece(spot, (0, stored), stored, (fd, &mut sum), archive)?;
+            return self.remember(spot, fd, sum.map(|sum| sum.finish(stored)));
         };
-        for (offset, length) in map.segments() {
-            let offset = i64::try_from(*offset).map_err(|_| {
+        for (start, length) in map.segments() {
+            let offset = i64::try_from(*start).map_err(|_| {
                 Archive::wrong(
                     spot.path,
                     "sparse file: a piece lies past the end of any file",
@@ -173,20 +177,32 @@ impl Unpacking<'_> {
             })?;
             nix::unistd::lseek(fd, offset, nix::unistd::Whence::SeekSet)
                 .map_err(|errno| self.failed("writing", spot, errno))?;
-            self.piece(spot, *length, member.stored, fd, archive)?;
+            let place = (*start, *length);
+            self.piece(spot, place, member.stored, (fd, &mut sum), archive)?;
         }
         let size = i64::try_from(map.size())
             .map_err(|_| Archive::wrong(spot.path, "sparse file: it is longer than any file"))?;
-        ftruncate(fd, size).map_err(|errno| self.failed("setting the size of", spot, errno))
+        ftruncate(fd, size).map_err(|errno| self.failed("setting the size of", spot, errno))?;
+        self.remember(spot, fd, sum.map(|sum| sum.finish(map.size())))
     }
 
-    /// `length` bytes to where the descriptor stands; the file needs `need` in all.
+    /// Remembers the content of a file, where somebody wants it.
+    fn remember(&mut self, spot: &Spot<'_>, fd: &OwnedFd, sum: Option<u64>) -> Result<()> {
+        let (Some(ledger), Some(sum)) = (&mut self.ledger, sum) else {
+            return Ok(());
+        };
+        let stat =
+            fstat(fd).map_err(|errno| failed("looking at", spot.path, errno, 0, self.root))?;
+        ledger.remember(stat.st_ino, sum)
+    }
+
+    /// As many bytes to where the descriptor stands, which is at `start`; the file needs `need` in all.
     fn piece(
         &mut self,
         spot: &Spot<'_>,
-        length: u64,
+        (start, length): (u64, u64),
         need: u64,
-        fd: &OwnedFd,
+        (fd, sum): (&OwnedFd, &mut Option<Content>),
         archive: &mut Archive<'_>,
     ) -> Result<()> {
         let mut left = length;
@@ -201,6 +217,10 @@ impl Unpacking<'_> {
                 answer => answer,
             }
             .map_err(|errno| failed("writing", spot.path, errno, need, self.root))?;
+            if let Some(sum) = sum {
+                let at = start.saturating_add(length.saturating_sub(left));
+                sum.put(at, bytes.get(..count).unwrap_or_default());
+            }
             archive.taken(count);
             let count = u64::try_from(count).unwrap_or(left).min(left);
             left = left.saturating_sub(count);

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 use super::archive::Archive;
 use super::census::{Census, bump};
 use super::later::Later;
+use super::ledger::Ledger;
 use super::limits::Limits;
 use super::names::clean;
 use super::parents::Parents;
@@ -35,6 +36,8 @@ pub(super) struct Unpacking<'r> {
     pub(super) parents: Parents<'r>,
     pub(super) later: Later,
     pub(super) layer: Option<Layer>,
+    /// Remembers the contents, where somebody wants it.
+    pub(super) ledger: Option<&'r mut Ledger>,
     pub(super) census: Census,
 }
 
@@ -54,6 +57,19 @@ pub(super) struct Unpacking<'r> {
 /// Class integrity for what is damaged, cut off or hostile; space where the file system is full, with what
 /// was needed and what there is; media otherwise. The tree is then unfinished and of no use.
 pub fn unpack(from: &mut dyn BufRead, root: &Root, options: &Options) -> Result<Census> {
+    unpack_remembering(from, root, options, None)
+}
+
+/// The same, and `ledger` remembers what was written into the files.
+///
+/// # Errors
+/// As [`unpack`], and as [`Ledger::remember`].
+pub fn unpack_remembering(
+    from: &mut dyn BufRead,
+    root: &Root,
+    options: &Options,
+    ledger: Option<&mut Ledger>,
+) -> Result<Census> {
     let mut archive = Archive::new(from, options.limits);
     let mut unpacking = Unpacking {
         root,
@@ -61,6 +77,7 @@ pub fn unpack(from: &mut dyn BufRead, root: &Root, options: &Options) -> Result<
         parents: Parents::new(root),
         later: Later::default(),
         layer: options.whiteouts.then(Layer::default),
+        ledger,
         census: Census::default(),
     };
     while let Some(member) = archive.next()? {

@@ -22,17 +22,23 @@ fn is_hybrid(head: &[u8]) -> bool {
     kinds.into_iter().any(|kind| !matches!(kind, 0 | 0xee))
 }
 
-/// All that is written, in this order; each is flushed before the next begins.
+/// Bytes and where they go.
+pub type Write = (Bytes, Vec<u8>);
+
+/// All that is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
-    /// Zeroed: both ends of each new partition.
+    /// Zeroed and flushed first: both ends of each new partition.
     pub clear: Vec<Span>,
-    /// The backup copy.
-    pub backup: (Bytes, Vec<u8>),
-    /// The primary copy: entries, then header.
-    pub primary: Vec<(Bytes, Vec<u8>)>,
-    /// LBA 0 of a disk that had no table.
-    pub lba0: Option<Vec<u8>>,
+    /// What is written then, in this order. After each of these groups comes a flush: of a group, any part may be on
+    /// the disk when the power goes.
+    ///
+    /// A blank disk gets the backup of an empty table first, which is one block over zeros and so is there or not, and
+    /// LBA 0 last: in between the disk says that this was begun, whatever of the rest has been written. In a table
+    /// that is there the backup changes first; one of both copies is always whole.
+    pub groups: Vec<Vec<Write>>,
+    /// On a blank disk: the rest of its first and its last MiB, which nothing is written to.
+    pub rest: Vec<Span>,
 }
 
 /// First and last block that partitions of a new table may use; `None` where the disk has no room for one.
@@ -60,7 +66,7 @@ pub fn edit(head: &[u8], new: &NewPartitions) -> Result<Edit, Refusal> {
                 .to_owned(),
         });
     }
-    let (header, range, mut array, alternate, last_usable) = if new.new_table {
+    let (header, range, empty, alternate, last_usable) = if new.new_table {
         let (first, last) = sane(fresh_usable(new.target.size, new.target.sector))?;
         let guid = sane(uuid::Uuid::try_parse(&new.disk_guid).ok())?;
         let entries = sane(usize::try_from(ENTRIES).ok())?;
@@ -81,6 +87,7 @@ pub fn edit(head: &[u8], new: &NewPartitions) -> Result<Edit, Refusal> {
         let last = sane(header.last_usable())?;
         (header, range, array, alternate, last)
     };
+    let mut array = empty.clone();
     let mut clear = Vec::new();
     for partition in &new.add {
         let free = sane(array.get(partition.number))?;
@@ -103,40 +110,60 @@ pub fn edit(head: &[u8], new: &NewPartitions) -> Result<Edit, Refusal> {
             length: Bytes(end.saturating_sub(tail)),
         });
     }
+    let bare = header
+        .clone()
+        .on_disk(&empty, sector, alternate, last_usable)?;
     let copies = header.on_disk(&array, sector, alternate, last_usable)?;
     // The backup's entries must not stand where a partition may be.
     sane((copies.backup_at.0 / sector > last_usable).then_some(()))?;
     let mut after = head.to_vec();
-    let lba0 = new.new_table.then(|| {
-        let mut block = protective(last_lba).to_vec();
-        block.resize(length, 0);
-        block
-    });
-    if let Some(block) = &lba0 {
-        sane(after.get_mut(..length))?.copy_from_slice(block);
+    let mut lba0 = protective(last_lba).to_vec();
+    lba0.resize(length, 0);
+    if new.new_table {
+        sane(after.get_mut(..length))?.copy_from_slice(&lba0);
     }
     sane(after.get_mut(length..2 * length))?.copy_from_slice(&copies.primary);
     sane(after.get_mut(range.clone()))?.copy_from_slice(array.bytes());
     let table = read_back(&after, &copies, &new.target)?;
     let seen = table.partitions();
-    let is_there = |p: &crate::host::tables::TablePartition| seen.contains(p);
-    let is_new = |p: &crate::plan::preserve::create::NewPartition| {
-        seen.iter()
-            .any(|s| (s.number, s.start, s.size) == (p.number, p.start, p.size))
-    };
-    let whole = new.there.iter().all(is_there)
-        && new.add.iter().all(is_new)
+    let whole = new.there.iter().all(|p| seen.contains(p))
+        && new.add.iter().all(|p| seen.iter().any(|s| p.is(s)))
         && seen.len() == new.there.len().saturating_add(new.add.len());
     sane(whole.then_some(()))?;
-    let array_at = Bytes(sane(u64::try_from(range.start).ok())?);
+    let place = |at: usize| u64::try_from(at).ok().map(Bytes);
+    let primary = vec![
+        (sane(place(range.start))?, array.bytes().to_vec()),
+        (Bytes(sector), copies.primary),
+    ];
+    let backup = (copies.backup_at, copies.backup);
+    if !new.new_table {
+        return Ok(Edit {
+            clear,
+            groups: vec![vec![backup], primary],
+            rest: Vec::new(),
+        });
+    }
+    let header_at = sane(bare.backup.len().checked_sub(length))?;
+    let (entries, header) = sane(bare.backup.split_at_checked(header_at))?;
+    let anchor = sane(copies.backup_at.0.checked_add(sane(place(header_at))?.0))?;
+    let span = |start: u64, end: u64| Span {
+        start: Bytes(start),
+        length: Bytes(end.saturating_sub(start)),
+    };
+    let rest = vec![
+        span(sane(place(range.end))?.0, MIB),
+        span(new.target.size.0.saturating_sub(MIB), copies.backup_at.0),
+    ];
     Ok(Edit {
         clear,
-        backup: (copies.backup_at, copies.backup),
-        primary: vec![
-            (array_at, array.bytes().to_vec()),
-            (Bytes(sector), copies.primary),
+        groups: vec![
+            vec![(copies.backup_at, entries.to_vec())],
+            vec![(Bytes(anchor), header.to_vec())],
+            primary,
+            vec![backup],
+            vec![(Bytes::ZERO, lba0)],
         ],
-        lba0,
+        rest,
     })
 }
 
@@ -172,6 +199,8 @@ mod tests {
                 start: Bytes(at * MIB),
                 size: Bytes(16 * MIB),
                 filesystem: NewFileSystem::Ext4,
+                key_file: None,
+                required: true,
             }],
             required: true,
         }
@@ -182,24 +211,14 @@ mod tests {
         disk[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The first `n` of the flushed pieces of an edit.
+    /// What is cleared, and the first `n` groups.
     fn apply(disk: &mut [u8], edit: &Edit, n: usize) {
-        if n > 0 {
-            for span in &edit.clear {
-                let zeros = vec![0; usize::try_from(span.length.0).unwrap()];
-                write(disk, span.start, &zeros);
-            }
+        for span in &edit.clear {
+            let zeros = vec![0; usize::try_from(span.length.0).unwrap()];
+            write(disk, span.start, &zeros);
         }
-        if n > 1 {
-            write(disk, edit.backup.0, &edit.backup.1);
-        }
-        if n > 2 {
-            for (at, bytes) in &edit.primary {
-                write(disk, *at, bytes);
-            }
-        }
-        if let Some(lba0) = edit.lba0.as_ref().filter(|_| n > 3) {
-            write(disk, Bytes::ZERO, lba0);
+        for (at, bytes) in edit.groups.iter().take(n).flatten() {
+            write(disk, *at, bytes);
         }
     }
 
@@ -219,14 +238,15 @@ mod tests {
             write(&mut disk, Bytes(40 * MIB), b"XFSB");
             let first = new(sector, 1, 1);
             let edit_1 = edit(head(&disk), &first).unwrap();
-            for n in 0..4 {
+            assert_eq!(edit_1.groups.len(), 5);
+            for n in 0..5 {
                 let mut cut = disk.clone();
                 apply(&mut cut, &edit_1, n);
                 match read(&cut, sector) {
                     Table::None => assert!(n < 2),
                     Table::Gpt(gpt) => {
                         assert!(n >= 2 && !gpt.protective, "{n}: {gpt:?}");
-                        assert_eq!(gpt.partitions.len(), 1);
+                        assert_eq!(gpt.partitions.len(), usize::from(n > 2));
                     }
                     other => panic!("{n}: {other:?}"),
                 }
@@ -235,9 +255,9 @@ mod tests {
                     begun: n >= 2,
                     ..first.clone()
                 };
-                assert_eq!(edit(head(&cut), &again).unwrap().backup, edit_1.backup);
+                assert_eq!(edit(head(&cut), &again).unwrap().groups, edit_1.groups);
             }
-            apply(&mut disk, &edit_1, 4);
+            apply(&mut disk, &edit_1, 5);
             let table = read(&disk, sector);
             assert_eq!(table.why_not_whole(sector), None);
             let there: Vec<TablePartition> = table.partitions().to_vec();
@@ -248,9 +268,10 @@ mod tests {
                 ..new(sector, 2, 40)
             };
             let edit_2 = edit(head(&disk), &second).unwrap();
-            assert!(edit_2.lba0.is_none());
+            assert_eq!(edit_2.groups.len(), 2);
+            assert!(edit_2.groups.iter().flatten().all(|(at, _)| at.0 > 0));
             let mut cut = disk.clone();
-            apply(&mut cut, &edit_2, 2);
+            apply(&mut cut, &edit_2, 1);
             let Table::Gpt(gpt) = read(&cut, sector) else {
                 panic!("no gpt");
             };
@@ -262,7 +283,7 @@ mod tests {
             let names: Vec<_> = gpt.backup_lists.unwrap().iter().map(|p| p.number).collect();
             assert_eq!(names, [1, 2]);
             assert_eq!(edit(head(&cut), &second).unwrap(), edit_2);
-            apply(&mut disk, &edit_2, 4);
+            apply(&mut disk, &edit_2, 2);
             let table = read(&disk, sector);
             assert_eq!(table.why_not_whole(sector), None);
             assert_eq!(table.partitions()[0], there[0]);
@@ -278,7 +299,7 @@ mod tests {
         let sector = SectorSize::S512;
         let mut disk = vec![0u8; usize::try_from(SIZE).unwrap()];
         let first = edit(head(&disk), &new(sector, 1, 1)).unwrap();
-        apply(&mut disk, &first, 4);
+        apply(&mut disk, &first, 5);
         let there = read(&disk, sector).partitions().to_vec();
         let with = |number, at| NewPartitions {
             new_table: false,

@@ -1,8 +1,10 @@
 //! Partitions that are made where a source is missing: on free space of one disk, whose table is whole, or which is
 //! blank. Nothing that is there is moved, and nothing is made while a disk may still come that has the source.
 
+mod disk;
+
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -12,15 +14,16 @@ use crate::config::quantity::{Amount, SizeText};
 use crate::config::request::Source;
 use crate::config::request::preserve::{Creation, NewFileSystem, Preserved};
 use crate::config::wire::Select;
-use crate::host::tables::{CopyState, Gpt, Table, TablePartition};
-use crate::host::{DevNum, Disk, DiskKind, Facts, Holder, RecordFound};
+use crate::host::tables::TablePartition;
+use crate::host::{DevNum, Disk, DiskKind, Facts};
 use crate::image::record::DiskIdentity;
-use crate::plan::layout::create::fresh_usable;
 use crate::plan::layout::extent;
 use crate::plan::layout::space::{self, Extent, gaps};
 use crate::plan::step::Target;
 use crate::plan::target;
-use crate::units::{Bytes, MIB, SectorSize};
+use crate::units::{Bytes, MIB};
+use disk::State;
+pub(super) use disk::{is_only_listed, listed_on, no_disk_can_come, unreadable};
 
 /// Type of what is made: Linux file system data (UAPI.2 Discoverable Partitions Specification).
 const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
@@ -47,6 +50,19 @@ pub struct NewPartition {
     pub size: Bytes,
     /// The file system that it will get.
     pub filesystem: NewFileSystem,
+    /// The key file, where it will be encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// The boot stops without it.
+    pub required: bool,
+}
+
+impl NewPartition {
+    /// Whether this entry of a table is the one that is made.
+    pub fn is(&self, entry: &TablePartition) -> bool {
+        (entry.number, entry.start, entry.size) == (self.number, self.start, self.size)
+            && entry.name.as_deref() == Some(self.label.as_str())
+    }
 }
 
 /// The partitions that are made on one disk.
@@ -148,10 +164,28 @@ impl Made {
     }
 }
 
+/// A partition that is asked for, and the entries that will live on it.
+struct Wanted<'a> {
+    creation: &'a Creation,
+    users: Vec<(usize, &'a Preserved)>,
+    agreed: Agreed,
+}
+
+impl Wanted<'_> {
+    fn required(&self) -> bool {
+        self.users.iter().any(|(_, u)| u.required)
+    }
+
+    fn indices(&self) -> Vec<usize> {
+        self.users.iter().map(|(i, _)| *i).collect()
+    }
+}
+
 /// Decides for the entries whose source is missing; what cannot be made becomes the trouble in `found`.
 pub fn decide<T>(entries: &[&Preserved], found: &mut [Result<T, Trouble>], facts: &Facts) -> Made {
     let mut made = Made::default();
     let mut seen: Vec<&str> = Vec::new();
+    let mut disks: Vec<(&Disk, Vec<Wanted<'_>>)> = Vec::new();
     for entry in entries {
         let Some(creation) = &entry.create else {
             continue;
@@ -171,47 +205,132 @@ pub fn decide<T>(entries: &[&Preserved], found: &mut [Result<T, Trouble>], facts
         let is_missing = |(i, _): &(usize, &Preserved)| {
             matches!(found.get(*i), Some(Err(Trouble::Missing { .. })))
         };
-        if !users.iter().all(is_missing) || !may_begin(creation, facts) {
+        if !users.iter().all(is_missing) || !disk::may_begin(creation, facts) {
             continue;
         }
-        if let Err(trouble) = one(creation, &users, facts, &mut made) {
-            for (i, _) in &users {
-                if let Some(slot) = found.get_mut(*i) {
-                    *slot = Err(trouble.clone());
-                }
-            }
+        let indices: Vec<usize> = users.iter().map(|(i, _)| *i).collect();
+        match wanted(creation, users, facts) {
+            Ok((disk, wanted)) => match disks.iter_mut().find(|(d, _)| d.dev == disk.dev) {
+                Some((_, all)) => all.push(wanted),
+                None => disks.push((disk, vec![wanted])),
+            },
+            Err(trouble) => put(found, &indices, &trouble),
         }
+    }
+    // What a disk gets is looked at together: it was written together, and may have been cut off.
+    for (disk, wanted) in &disks {
+        on_one_disk(disk, wanted, facts, found, &mut made);
     }
     made
 }
 
-/// Whether no disk can come any more that has the source.
-fn may_begin(creation: &Creation, facts: &Facts) -> bool {
-    no_disk_can_come(&creation.disk, facts)
+fn put<T>(found: &mut [Result<T, Trouble>], indices: &[usize], trouble: &Trouble) {
+    for i in indices {
+        if let Some(slot) = found.get_mut(*i) {
+            *slot = Err(trouble.clone());
+        }
+    }
 }
 
-/// Whether a partition may be made on the disk of `select`, because no other disk can come that has it: it has been
-/// waited for, or one disk is named, and there.
-pub(super) fn no_disk_can_come(select: &Select, facts: &Facts) -> bool {
-    // What the kernel calls a disk, and the number of a SCSI host, are another disk's after the next start.
-    let stable = |path: &Path| {
-        let kept = ["/dev/disk/by-id", "/dev/disk/by-path"];
-        kept.iter().any(|folder| path.starts_with(folder))
-            || path.to_string_lossy().starts_with("/dev/loop")
+fn wanted<'a>(
+    creation: &'a Creation,
+    users: Vec<(usize, &'a Preserved)>,
+    facts: &'a Facts,
+) -> Result<(&'a Disk, Wanted<'a>), Trouble> {
+    if users
+        .iter()
+        .any(|(_, u)| u.create.as_ref().is_some_and(|c| c != creation))
+    {
+        return Err(Trouble::Conflict(
+            "its entries have different sizes or disks for `create`".to_owned(),
+        ));
+    }
+    if users.iter().all(|(_, u)| u.options.flags.read_only) {
+        return Err(Trouble::Conflict(
+            "it is to be made, and all of its entries are read-only".to_owned(),
+        ));
+    }
+    let agreed = agreed(&users)?;
+    let disk = disk::choose(&creation.disk, facts)?;
+    if let Some(listing) = disk::listed(&creation.label, disk, facts) {
+        return Err(listing);
+    }
+    let wanted = Wanted {
+        creation,
+        users,
+        agreed,
     };
-    let names_one = select.serial.is_some()
-        || select.wwn.is_some()
-        || target::named_path(select).is_some_and(|path| stable(Path::new(path)));
-    names_one || (facts.waited && unreadable(facts).is_empty())
+    Ok((disk, wanted))
 }
 
-/// Disks of which nobody knows what they hold.
-pub(super) fn unreadable(facts: &Facts) -> Vec<String> {
-    let disks = facts.disks.iter();
-    disks
-        .filter(|d| d.unreadable.is_some() && d.kind != DiskKind::Floppy)
-        .map(|d| d.name.clone())
-        .collect()
+/// Finds places on `disk` for all that is wanted there.
+fn on_one_disk<T>(
+    disk: &Disk,
+    all: &[Wanted<'_>],
+    facts: &Facts,
+    found: &mut [Result<T, Trouble>],
+    made: &mut Made,
+) {
+    let everybody: Vec<usize> = all.iter().flat_map(Wanted::indices).collect();
+    let state = match disk::state(disk) {
+        Ok(state) => state,
+        Err(trouble) => return put(found, &everybody, &trouble),
+    };
+    let mut planned = NewPartitions {
+        target: target_of(disk, &state),
+        disk_guid: state.gpt.map_or_else(
+            || {
+                facts
+                    .seed
+                    .guid(&format!("preserve on {}", disk.name))
+                    .to_string()
+            },
+            |gpt| gpt.disk_guid.clone(),
+        ),
+        new_table: state.gpt.is_none(),
+        begun: state.begun,
+        there: state.there.to_vec(),
+        add: Vec::new(),
+        required: false,
+    };
+    let mut sources = Vec::new();
+    for wanted in all {
+        match place(wanted, &state, &planned, disk, facts) {
+            Ok(new) => {
+                planned.add.push(new.clone());
+                planned.required |= wanted.required();
+                let agreed = wanted.agreed.clone();
+                sources.push((wanted.indices(), agreed, new, planned.target.clone()));
+            }
+            Err(trouble) => put(found, &wanted.indices(), &trouble),
+        }
+    }
+    let other = state
+        .listed
+        .iter()
+        .find(|p| !planned.add.iter().any(|new| new.is(p)));
+    if let Some(other) = other {
+        return put(found, &everybody, &disk::not_asked_for(other, &state, disk));
+    }
+    if !planned.add.is_empty() {
+        made.sources.extend(sources);
+        made.disks.push(planned);
+    }
+}
+
+fn target_of(disk: &Disk, state: &State<'_>) -> Target {
+    Target {
+        path: disk.path.clone(),
+        name: disk.name.clone(),
+        dev: Some(disk.dev),
+        size: disk.size,
+        sector: state.sector,
+        identity: DiskIdentity {
+            serial: disk.serial.clone(),
+            wwn: disk.wwn.clone(),
+            ..DiskIdentity::default()
+        },
+    }
 }
 
 /// Refuses a source that was found on another disk than the one that it would be made on.
@@ -231,299 +350,16 @@ pub fn is_elsewhere(entry: &Preserved, disk: &Disk, facts: &Facts) -> Option<Tro
     })
 }
 
-fn one(
-    creation: &Creation,
-    users: &[(usize, &Preserved)],
-    facts: &Facts,
-    made: &mut Made,
-) -> Result<(), Trouble> {
-    if users
-        .iter()
-        .any(|(_, u)| u.create.as_ref().is_some_and(|c| c != creation))
-    {
-        return Err(Trouble::Conflict(
-            "its entries have different sizes or disks for `create`".to_owned(),
-        ));
-    }
-    if users.iter().all(|(_, u)| u.options.flags.read_only) {
-        return Err(Trouble::Conflict(
-            "it is to be made, and all of its entries are read-only".to_owned(),
-        ));
-    }
-    let agreed = agreed(users)?;
-    let disk = choose(&creation.disk, facts)?;
-    if let Some(listing) = listed(&creation.label, disk, facts) {
-        return Err(listing);
-    }
-    let state = state(disk, creation)?;
-    let mut planned = match made.disks.iter().find(|d| d.target.dev == Some(disk.dev)) {
-        Some(planned) => planned.clone(),
-        None => NewPartitions {
-            target: Target {
-                path: disk.path.clone(),
-                name: disk.name.clone(),
-                dev: Some(disk.dev),
-                size: disk.size,
-                sector: state.sector,
-                identity: DiskIdentity {
-                    serial: disk.serial.clone(),
-                    wwn: disk.wwn.clone(),
-                    ..DiskIdentity::default()
-                },
-            },
-            disk_guid: state.gpt.map_or_else(
-                || {
-                    facts
-                        .seed
-                        .guid(&format!("preserve on {}", disk.name))
-                        .to_string()
-                },
-                |gpt| gpt.disk_guid.clone(),
-            ),
-            new_table: state.new_table,
-            begun: state.begun,
-            there: state.there.to_vec(),
-            add: Vec::new(),
-            required: false,
-        },
-    };
-    let filesystem = agreed.inside.filesystem.unwrap_or(NewFileSystem::Ext4);
-    let seed = facts.seed.guid(&format!("preserve {}", creation.label));
-    let new = place(
-        creation,
-        &state,
-        &planned,
-        disk,
-        seed.to_string(),
-        filesystem,
-    )?;
-    planned.add.push(new.clone());
-    planned.required |= users.iter().any(|(_, u)| u.required);
-    made.sources.push((
-        users.iter().map(|(i, _)| *i).collect(),
-        agreed,
-        new,
-        planned.target.clone(),
-    ));
-    match made
-        .disks
-        .iter_mut()
-        .find(|d| d.target.dev == Some(disk.dev))
-    {
-        Some(slot) => *slot = planned,
-        None => made.disks.push(planned),
-    }
-    Ok(())
-}
-
-/// The one disk.
-fn choose<'a>(select: &Select, facts: &'a Facts) -> Result<&'a Disk, Trouble> {
-    let named = target::named_path(select).is_some();
-    let part_of = |d: &Disk| {
-        d.holders
-            .iter()
-            .any(|h| matches!(h, Holder::Device { device, .. } if *device == d.name))
-    };
-    let serves = |d: &&Disk| {
-        let fixed = d.kind == DiskKind::Disk && !d.removable && !target::is_boot_medium(d, facts);
-        d.size > Bytes::ZERO && (named || (fixed && !part_of(d)))
-    };
-    let all: Vec<&Disk> = target::allowed(select, facts)
-        .into_iter()
-        .filter(serves)
-        .collect();
-    match all.as_slice() {
-        [one] => Ok(one),
-        other => Err(Trouble::Disks {
-            wanted: target::describe(select),
-            found: other.iter().map(|d| d.name.clone()).collect(),
-        }),
-    }
-}
-
-/// A partition of that name that stands in a table and is none of the kernel's: it is not made a second time.
-fn listed(label: &str, chosen: &Disk, facts: &Facts) -> Option<Trouble> {
-    // What was begun there and cut off is looked at with the table.
-    let begun = |d: &Disk| d.dev == chosen.dev && is_begun_table(d);
-    listed_on(label, facts.disks.iter().filter(|d| !begun(d)))
-}
-
-/// A name that stands in a table, whose partition the kernel does not know: what is to be done about that is another
-/// thing than where no disk has it.
-pub fn is_only_listed(
-    entry: &Preserved,
-    trouble: Option<&Trouble>,
-    facts: &Facts,
-) -> Option<Trouble> {
-    let (Source::Partlabel(label), None) = (&entry.source, &entry.create) else {
-        return None;
-    };
-    match trouble {
-        Some(Trouble::Missing { .. }) => listed_on(label, facts.disks.iter()),
-        _ => None,
-    }
-}
-
-/// [`listed`] for some of the disks.
-pub(super) fn listed_on<'a>(
-    label: &str,
-    mut disks: impl Iterator<Item = &'a Disk>,
-) -> Option<Trouble> {
-    let has = |p: &&TablePartition| p.name.as_deref() == Some(label);
-    disks.find_map(|disk| {
-        let entry = disk.table.partitions().iter().find(has)?;
-        Some(Trouble::NotInKernel(format!(
-            "the table of {} lists it as partition {}",
-            disk.name, entry.number
-        )))
-    })
-}
-
-/// A table without a protective MBR, which is written last, on a disk where nothing else is.
-fn is_begun_table(disk: &Disk) -> bool {
-    let Table::Gpt(gpt) = &disk.table else {
-        return false;
-    };
-    !gpt.protective
-        && gpt.partitions.len() == 1
-        && disk.partitions.is_empty()
-        && disk.record == RecordFound::None
-        && disk
-            .contents
-            .iter()
-            .all(|c| c.device == disk.name && c.what == "gpt")
-}
-
-/// What a disk is to be made partitions on.
-struct State<'a> {
-    sector: SectorSize,
-    gpt: Option<&'a Gpt>,
-    new_table: bool,
-    begun: bool,
-    there: &'a [TablePartition],
-    /// First and last usable block, and how many entries there are.
-    usable: (u64, u64),
-    entries: u32,
-}
-
-fn state<'a>(disk: &'a Disk, creation: &Creation) -> Result<State<'a>, Trouble> {
-    if let Some(why) = &disk.unreadable {
-        return Err(Trouble::Unreadable(why.clone()));
-    }
-    if disk.read_only {
-        return Err(Trouble::ReadOnly(disk.name.clone()));
-    }
-    if let Some(holder) = disk.holders.first() {
-        return Err(Trouble::InUse(holder.to_string()));
-    }
-    let no = |why: String| {
-        Err(Trouble::NoTable {
-            disk: disk.name.clone(),
-            why,
-        })
-    };
-    let sector = disk.sector.unwrap_or(SectorSize::S512);
-    let other = disk
-        .contents
-        .iter()
-        .find(|c| c.device == disk.name && c.what != "gpt" && c.what != "dos");
-    if let Some(other) = other {
-        return Err(Trouble::Occupied(other.to_string()));
-    }
-    let ours = |p: &TablePartition| {
-        p.name.as_deref() == Some(creation.label.as_str())
-            && p.size == Bytes(space::align_up(creation.size.0))
-    };
-    let blank = |begun| {
-        let usable = fresh_usable(disk.size, sector).ok_or_else(|| Trouble::NoRoom {
-            disk: disk.name.clone(),
-            need: creation.size,
-            largest: Bytes::ZERO,
-        })?;
-        Ok(State {
-            sector,
-            gpt: None,
-            new_table: true,
-            begun,
-            there: &[],
-            usable,
-            entries: ENTRIES,
-        })
-    };
-    match &disk.table {
-        Table::Mbr(_) => no("it has an MBR, and partitions are made in a GPT only".to_owned()),
-        Table::Damaged { why } => no(why.clone()),
-        Table::None if disk.record != RecordFound::None => Err(Trouble::Occupied(format!(
-            "{} carries the record of an installation",
-            disk.name
-        ))),
-        Table::None => match (disk.contents.first(), disk.partitions.first()) {
-            (Some(content), _) => Err(Trouble::Occupied(content.to_string())),
-            (None, Some(partition)) => no(format!(
-                "the kernel knows {} there, and no table lists it",
-                partition.name
-            )),
-            (None, None) => blank(false),
-        },
-        Table::Gpt(gpt) if is_begun_table(disk) && gpt.partitions.iter().all(ours) => blank(true),
-        Table::Gpt(gpt) => {
-            let begun = is_begun_entry(gpt, ours);
-            if let Some(why) = disk.table.why_not_whole(sector).filter(|_| !begun) {
-                return no(why);
-            }
-            if let Some(flaw) = gpt.flaws.first() {
-                return no(flaw.clone());
-            }
-            let stray = disk.partitions.iter().find(|p| {
-                !gpt.partitions
-                    .iter()
-                    .any(|e| (e.number, e.start, e.size) == (p.number, p.start, p.size))
-            });
-            if let Some(stray) = stray {
-                return no(format!(
-                    "the kernel knows {} there, and its table does not list it so",
-                    stray.name
-                ));
-            }
-            Ok(State {
-                sector,
-                gpt: Some(gpt),
-                new_table: false,
-                begun,
-                there: &gpt.partitions,
-                usable: gpt.usable,
-                entries: gpt.entries,
-            })
-        }
-    }
-}
-
-/// The backup, which is written first, has one partition more than the primary, and it is the one.
-fn is_begun_entry(gpt: &Gpt, ours: impl Fn(&TablePartition) -> bool) -> bool {
-    let valid = gpt.primary == CopyState::Valid && gpt.backup == CopyState::Valid;
-    let Some(backup) = gpt
-        .backup_lists
-        .as_ref()
-        .filter(|_| valid && gpt.protective)
-    else {
-        return false;
-    };
-    let new: Vec<&TablePartition> = backup
-        .iter()
-        .filter(|p| !gpt.partitions.contains(p))
-        .collect();
-    let all_there = gpt.partitions.iter().all(|p| backup.contains(p));
-    all_there && matches!(new.as_slice(), [one] if ours(one))
-}
-
 fn place(
-    creation: &Creation,
+    wanted: &Wanted<'_>,
     state: &State<'_>,
     planned: &NewPartitions,
     disk: &Disk,
-    partuuid: String,
-    filesystem: NewFileSystem,
+    facts: &Facts,
 ) -> Result<NewPartition, Trouble> {
+    let Wanted {
+        creation, agreed, ..
+    } = wanted;
     let taken = |number: u32| {
         state.there.iter().any(|p| p.number == number)
             || planned.add.iter().any(|p| p.number == number)
@@ -560,9 +396,17 @@ fn place(
         number,
         label: creation.label.clone(),
         kind: LINUX_DATA,
-        partuuid,
+        partuuid: facts
+            .seed
+            .guid(&format!("preserve {}", creation.label))
+            .to_string(),
         start: Bytes(place.start),
         size: Bytes(place.length()),
-        filesystem,
+        filesystem: agreed.inside.filesystem.unwrap_or(NewFileSystem::Ext4),
+        key_file: agreed.key_file.clone(),
+        required: wanted.required(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -46,6 +46,15 @@ pub enum Trouble {
         /// Why.
         why: String,
     },
+    /// A disk on which making other partitions was cut off.
+    Begun {
+        /// The disk.
+        disk: String,
+        /// What is there.
+        why: String,
+        /// Nothing else is on the disk.
+        whole_disk: bool,
+    },
     /// A disk without room for it.
     NoRoom {
         /// The disk.
@@ -71,6 +80,7 @@ impl Trouble {
             Trouble::Several(_)
             | Trouble::PartOf(_)
             | Trouble::NoTable { .. }
+            | Trouble::Begun { .. }
             | Trouble::NoRoom { .. }
             | Trouble::Blank(_)
             | Trouble::Occupied(_)
@@ -114,6 +124,16 @@ impl Trouble {
             }
             Trouble::NoTable { .. } => {
                 "repair the table on a running system (`sgdisk --verify` names what is wrong), or name another disk; nothing was written"
+            }
+            Trouble::Begun {
+                whole_disk: true, ..
+            } => {
+                "making partitions was cut off there: start once with the `preserve` of that time; or, where the disk may be lost, clear it with `sgdisk --zap-all` on a running system; nothing was written"
+            }
+            Trouble::Begun {
+                whole_disk: false, ..
+            } => {
+                "making partitions was cut off there: start once with the `preserve` of that time; or write the first copy of the table to both places with `sgdisk -e` on a running system; nothing was written"
             }
             Trouble::NoRoom { .. } => "ask for less in `create`, or name another disk",
             Trouble::Conflict(_) => "correct `preserve`",
@@ -159,7 +179,7 @@ impl fmt::Display for Trouble {
                     several.join(" and ")
                 ),
             },
-            Trouble::NoTable { disk, why } => {
+            Trouble::NoTable { disk, why } | Trouble::Begun { disk, why, .. } => {
                 write!(
                     f,
                     "it would be made, and {disk} gets no new partition: {why}"

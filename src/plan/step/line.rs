@@ -11,8 +11,10 @@ use crate::host::DevNum;
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::LockDisk { target } => write!(f, "lock disk {target}"),
-            Step::LockStack { target, devices } => write!(
+            Step::LockDisk { target, .. } => write!(f, "lock disk {target}"),
+            Step::LockStack {
+                target, devices, ..
+            } => write!(
                 f,
                 "lock disk {target}, and see that nobody uses the {} that stand on it",
                 devices.len()
@@ -124,7 +126,7 @@ impl fmt::Display for Step {
                 let all: Vec<String> = filesystems.iter().map(ToString::to_string).collect();
                 write!(f, "ERASE: make {}", all.join(", "))
             }
-            Step::UnpackTree { partition } => write!(
+            Step::UnpackTree { partition, .. } => write!(
                 f,
                 "unpack the tree into partition {partition} and check every proof"
             ),

@@ -3,6 +3,7 @@
 mod changes;
 mod handoff;
 mod line;
+mod seen;
 mod target;
 
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ use crate::units::{Bytes, Digest};
 
 pub use changes::Changes;
 pub use handoff::{Esp, Handoff, Start, Switch};
+pub use seen::Seen;
 pub use target::{Span, Target, total};
 
 /// One step.
@@ -40,12 +42,18 @@ pub enum Step {
     LockDisk {
         /// The target.
         target: Target,
+        /// What was seen of it, which must be so still.
+        #[serde(skip)]
+        seen: Box<Seen>,
     },
     /// Lock the target while something still stands on it, so that nobody builds on it anew meanwhile, and make
     /// sure that nobody uses what stands there.
     LockStack {
         /// The target.
         target: Target,
+        /// What was seen of it, which must be so still.
+        #[serde(skip)]
+        seen: Box<Seen>,
         /// All that will be taken down.
         devices: Vec<Standing>,
     },
@@ -100,7 +108,7 @@ pub enum Step {
         /// Whether sums are kept for reading back.
         remember: bool,
     },
-    /// Read the body back from the disk and compare.
+    /// Read the body, or the tree, back from the disk and compare.
     ReadBack,
     /// Open the image of a tree, read its head, and find out what it is and whether it fits. Nothing has been
     /// written yet.
@@ -113,6 +121,8 @@ pub enum Step {
         content_digest: Option<Digest>,
         /// The table that the disk will have.
         table: NewTable,
+        /// The root's file system.
+        filesystem: tree_root::NewFileSystemKind,
         /// What it keeps and gets besides.
         shape: Box<Shape>,
     },
@@ -132,6 +142,8 @@ pub enum Step {
     UnpackTree {
         /// Number of the partition.
         partition: u32,
+        /// Whether sums are kept for reading back.
+        remember: bool,
     },
     /// Make the tree this disk's: /etc/fstab and /etc/machine-id.
     SettleTree {

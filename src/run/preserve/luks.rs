@@ -58,12 +58,12 @@ impl Drop for Mapping {
 }
 
 /// Fails where the key file or the program for it is not there: to be asked before an image is fetched.
-pub fn can_be_opened(luks: &Luks, root: &Path) -> Result<()> {
-    let place = root.join(luks.key_file.strip_prefix("/").unwrap_or(&luks.key_file));
+pub fn can_be_opened(key_file: &Path, root: &Path) -> Result<()> {
+    let place = root.join(key_file.strip_prefix("/").unwrap_or(key_file));
     let wrong = |what: &str| {
         Failure::new(
             Class::Preserve,
-            format!("the key file {} {what}", luks.key_file.display()),
+            format!("the key file {} {what}", key_file.display()),
         )
         .hint(
             "put it into the initrd, such as by an archive appended to it, and see `luks.keyFile`",
@@ -115,7 +115,13 @@ pub fn open(
         args.push("--readonly");
     }
     args.extend([path.as_ref(), luks.name.as_str()]);
-    call(&args, device, luks)?;
+    let was_there = mapped(&luks.name).is_ok();
+    call(&args, device, luks).inspect_err(|_| {
+        // One that was ended because it took too long may have made it.
+        if !was_there && mapped(&luks.name).is_ok() {
+            dm::remove_later(&luks.name);
+        }
+    })?;
     let mapping = Mapping {
         name: luks.name.clone(),
     };

@@ -1,11 +1,13 @@
 //! Partitions that are made for preserved content: both ends of each are zeroed first, so that nothing old is found
-//! in them, then the backup table, then the primary, each flushed. A disk that was blank gets its protective MBR at
-//! the very end. A cut at any point leaves what was there before, or all of it, or what the next boot goes on with.
+//! in them, then the table is written in an order ([`Edit::groups`]) in which a cut leaves what was there before, or
+//! all of it, or what the next boot goes on with.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
-use crate::error::{Class, Context as _, Failure, Result};
+use super::luks;
+use crate::error::{Class, Context as _, Failure, Result, describe};
 use crate::host::signatures;
 use crate::host::tables::{self, Table};
 use crate::plan::layout::create::{Edit, edit};
@@ -15,13 +17,13 @@ use crate::report::Reporter;
 use crate::run::make_filesystem;
 use crate::run::partitions::{Node, Place, known};
 use crate::run::target_disk::TargetDisk;
-use crate::units::{Bytes, MIB};
+use crate::units::MIB;
 
 /// Partitions that were made, and their disk, which stays locked: a udevd that reads the table again would take them
 /// away for a moment.
 #[derive(Debug)]
 pub struct MadePartitions {
-    _disk: TargetDisk,
+    _disk: Option<TargetDisk>,
     /// PARTUUID and node of each.
     pub nodes: Vec<(String, Node)>,
 }
@@ -31,11 +33,16 @@ pub struct MadePartitions {
 /// # Errors
 /// Nothing has been written where the disk is in use, is not what the plan was made for, or a program is missing.
 pub fn make(new: &NewPartitions, reporter: &Reporter) -> Result<MadePartitions> {
-    for partition in &new.add {
-        make_filesystem::can_be_made(partition.filesystem)?;
+    let planned = new;
+    let new = &without_what_cannot_be_used(new, reporter)?;
+    if new.add.is_empty() {
+        return Ok(MadePartitions {
+            _disk: None,
+            nodes: Vec::new(),
+        });
     }
     let mut disk = TargetDisk::open(&new.target)?;
-    is_as_planned(disk.file(), new)?;
+    is_as_planned(disk.file(), planned)?;
     let mut head = vec![0; usize::try_from(MIB).unwrap_or_default()];
     disk.file()
         .read_exact_at(&mut head, 0)
@@ -44,7 +51,7 @@ pub fn make(new: &NewPartitions, reporter: &Reporter) -> Result<MadePartitions> 
         })?;
     let edit = edit(&head, new)?;
     if new.begun {
-        is_blank(disk.file(), new, &edit.clear)?;
+        is_blank(disk.file(), new, edit.clear.iter().chain(&edit.rest))?;
     }
     for partition in &new.add {
         nobody_has(&partition.label)?;
@@ -72,8 +79,33 @@ pub fn make(new: &NewPartitions, reporter: &Reporter) -> Result<MadePartitions> 
     let uuids = new.add.iter().map(|p| p.partuuid.clone());
     Ok(MadePartitions {
         nodes: uuids.zip(nodes).collect(),
-        _disk: disk,
+        _disk: Some(disk),
     })
+}
+
+/// Leaves out what would be encrypted and cannot be: without its file system it would be in the way of every later
+/// boot.
+fn without_what_cannot_be_used(new: &NewPartitions, reporter: &Reporter) -> Result<NewPartitions> {
+    let mut used = new.clone();
+    used.add.clear();
+    for partition in &new.add {
+        let usable = make_filesystem::can_be_made(partition.filesystem).and_then(|()| {
+            partition.key_file.as_ref().map_or(Ok(()), |key_file| {
+                luks::can_be_opened(key_file, Path::new("/"))
+            })
+        });
+        match usable {
+            Ok(()) => used.add.push(partition.clone()),
+            Err(failure) if partition.required => return Err(failure),
+            Err(failure) => reporter.warn(format!(
+                "partition {:?} is not made on {}: {}",
+                partition.label,
+                new.target,
+                describe(&failure)
+            )),
+        }
+    }
+    Ok(used)
 }
 
 /// A disk that came while the image was fetched may have the partition: a second one would hide what is on it.
@@ -110,15 +142,10 @@ fn write(disk: &TargetDisk, edit: &Edit) -> Result<()> {
         disk.zero(*span)?;
     }
     disk.flush()?;
-    let (at, bytes) = &edit.backup;
-    disk.write(*at, bytes)?;
-    disk.flush()?;
-    for (at, bytes) in &edit.primary {
-        disk.write(*at, bytes)?;
-    }
-    disk.flush()?;
-    if let Some(lba0) = &edit.lba0 {
-        disk.write(Bytes::ZERO, lba0)?;
+    for group in &edit.groups {
+        for (at, bytes) in group {
+            disk.write(*at, bytes)?;
+        }
         disk.flush()?;
     }
     Ok(())
@@ -144,7 +171,14 @@ fn is_as_planned(file: &File, new: &NewPartitions) -> Result<()> {
             }
             Ok(())
         }
-        Table::Gpt(gpt) if new.new_table && new.begun && !gpt.protective => Ok(()),
+        Table::Gpt(gpt) if new.new_table && new.begun && !gpt.protective => {
+            let ours = |entry| new.add.iter().any(|p| p.is(entry));
+            if gpt.partitions.iter().all(ours) {
+                Ok(())
+            } else {
+                Err(changed("its table is another one"))
+            }
+        }
         Table::Gpt(gpt) if !new.new_table => {
             if gpt.disk_guid != new.disk_guid || gpt.partitions != new.there {
                 return Err(changed("its table is another one"));
@@ -157,8 +191,12 @@ fn is_as_planned(file: &File, new: &NewPartitions) -> Result<()> {
     }
 }
 
-/// What was begun before has zeroed this already; whatever else is there is somebody's.
-fn is_blank(file: &File, new: &NewPartitions, spans: &[Span]) -> Result<()> {
+/// What was begun before has zeroed this already, or found it blank; whatever else is there is somebody's.
+fn is_blank<'a>(
+    file: &File,
+    new: &NewPartitions,
+    spans: impl Iterator<Item = &'a Span>,
+) -> Result<()> {
     const PIECE: u64 = 64 << 10;
     for span in spans {
         let mut at = span.start.0;
@@ -170,7 +208,9 @@ fn is_blank(file: &File, new: &NewPartitions, spans: &[Span]) -> Result<()> {
                 .context(Class::Media, || {
                     format!("reading {} at byte {at}", new.target.path.display())
                 })?;
-            if piece.iter().any(|b| *b != 0) {
+            // Erased flash is blank too.
+            let blank = |sector: &[u8]| [0, 0xff].iter().any(|v| sector.iter().all(|b| b == v));
+            if !piece.chunks(512).all(blank) {
                 return Err(Failure::new(
                     Class::Preserve,
                     format!(
@@ -178,7 +218,7 @@ fn is_blank(file: &File, new: &NewPartitions, spans: &[Span]) -> Result<()> {
                         new.target
                     ),
                 )
-                .hint("look at the disk on a running system; nothing was written"));
+                .hint("look at the disk on a running system; where all on it may be lost, clear it with `sgdisk --zap-all`, `wipefs -a` and zeros in its first and last MiB; nothing was written"));
             }
             at = at.saturating_add(length);
         }

@@ -12,6 +12,7 @@ use super::rooted::{self, Rooted};
 use super::uki;
 use crate::config::wire::Bootloader;
 use crate::error::{Class, Failure, Result, printable};
+use crate::image::boot::addon;
 use crate::image::boot::arguments::words;
 use crate::image::boot::grub_core::BootCode;
 use crate::plan::tree_layout;
@@ -48,6 +49,13 @@ pub fn install(shared: &Shared, wish: &BootWish, reporter: &Reporter) -> Result<
             let Some(path) = found.last() else {
                 return Err(missing("no unified kernel image", uki::PLACES));
             };
+            if let Some(why) = tree.cannot_add_to(path)? {
+                return Err(Failure::new(
+                    Class::Integrity,
+                    format!("`disk.kernelArguments` cannot be added to {}: {why}", path.display()),
+                )
+                .hint("make the image with a newer systemd, put the words into it, or choose another `disk.bootloader`; the disk does not boot now"));
+            }
             tree.unified(path)?;
         }
         Bootloader::SystemdBoot => tree.systemd_boot()?,
@@ -78,15 +86,19 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// A unified kernel image before systemd-boot; but it carries its own words.
+    /// A unified kernel image before systemd-boot; but it carries its own words, and not each takes more.
     fn what_there_is(&self) -> Result<()> {
         let unified = uki::find(self.root)?;
-        let own_words = self.wish.arguments.is_empty();
-        match unified.last() {
-            Some(path) if own_words => self.unified(path),
+        let newest = unified.last().map(|path| (path, self.cannot_add_to(path)));
+        match newest {
+            Some((_, Err(failure))) => Err(failure),
+            Some((path, Ok(None))) => self.unified(path),
             _ if self.loader().is_some() => self.systemd_boot(),
-            Some(_) => Err(missing(
-                "a unified kernel image, whose words `disk.kernelArguments` cannot change, and no systemd-boot",
+            Some((path, Ok(Some(why)))) => Err(missing(
+                &format!(
+                    "a unified kernel image, {}, whose words `disk.kernelArguments` cannot change ({why}), and no systemd-boot",
+                    path.display()
+                ),
                 &self.loader_places(),
             )),
             None => Err(missing(
@@ -94,6 +106,21 @@ impl Tree<'_> {
                 &format!("{}; {}", uki::PLACES, self.loader_places()),
             )),
         }
+    }
+
+    /// Why the words that the config asks for cannot be added to those of a unified kernel image.
+    fn cannot_add_to(&self, path: &Path) -> Result<Option<String>> {
+        let arguments = &self.wish.arguments;
+        if arguments.is_empty() {
+            return Ok(None);
+        }
+        if !arguments.removed().is_empty() {
+            return Ok(Some("nothing takes away what is in it".to_owned()));
+        }
+        if self.wish.secure_boot {
+            return Ok(Some("with Secure Boot an addon must be signed".to_owned()));
+        }
+        uki::takes_no_words(self.root, path)
     }
 
     /// Name of the program that firmware looks for, such as `BOOTX64.EFI`.
@@ -132,9 +159,19 @@ impl Tree<'_> {
         let mut esp = self.fill(&file, node)?;
         self.copy(&mut esp, path, &format!("EFI/Linux/{name}"))?;
         self.copy(&mut esp, path, &format!("EFI/BOOT/{}", self.fallback()?))?;
+        let more = self.wish.arguments.apply("");
+        if !more.is_empty() {
+            let addon = uki::addon_for(self.root, path, &more)?;
+            esp.add(addon::PLACE, &mut addon.as_slice())?;
+        }
         esp.finish()?;
+        let with = if more.is_empty() {
+            String::new()
+        } else {
+            format!(", with {} in an addon", printable(&more))
+        };
         self.reporter
-            .info(format!("boots by its unified kernel image {name}"));
+            .info(format!("boots by its unified kernel image {name}{with}"));
         Ok(())
     }
 

@@ -38,14 +38,7 @@ const MODULES: [&str; 3] = ["usr/lib/grub", "usr/share/grub2", "usr/lib/grub2"];
 pub const PLACES: &str = "/usr/bin/grub-mkimage or grub2-mkimage, and /usr/lib/grub/PLATFORM or /usr/share/grub2/PLATFORM";
 
 /// What finds grub.cfg and starts Linux. With these in the core nothing else has to be read to boot.
-const REQUIRED: [&str; 6] = [
-    "part_gpt",
-    "ext2",
-    "normal",
-    "linux",
-    "configfile",
-    "search",
-];
+const REQUIRED: [&str; 5] = ["part_gpt", "normal", "linux", "configfile", "search"];
 
 /// What else a grub.cfg uses, where the tree has it.
 const OPTIONAL: [&str; 9] = [
@@ -121,7 +114,13 @@ impl Grub {
         } else {
             &["biosdisk"]
         };
-        let required: Vec<&str> = own.iter().chain(&REQUIRED).copied().collect();
+        // Of its drivers the one for ext2 reads ext4.
+        let driver = match rooted::kind(node)? {
+            "xfs" => "xfs",
+            _ => "ext2",
+        };
+        let own = own.iter().chain(&REQUIRED).chain([&driver]);
+        let required: Vec<&str> = own.copied().collect();
         if let Some(missing) = required.iter().find(|module| !has(module)) {
             return Err(Failure::new(
                 Class::Integrity,

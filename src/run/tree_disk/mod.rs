@@ -10,6 +10,7 @@ mod image_script;
 mod inside;
 mod kernels;
 mod loader_entry;
+mod read_back;
 mod rooted;
 mod settle;
 mod uki;
@@ -18,6 +19,8 @@ mod unpack;
 pub use boot_loader::install as install_bootloader;
 pub use filesystems::make as make_filesystems;
 pub use settle::settle;
+
+use read_back::Remembered;
 
 use super::head::HeadHold;
 use super::image_source::{Parts, Source};
@@ -29,7 +32,7 @@ use crate::error::{Class, Failure, Result};
 use crate::plan::layout::{Layout, Shape, extend};
 use crate::plan::memory_root::Lengths;
 use crate::plan::tree_layout::{self, NewTable};
-use crate::plan::tree_root::{self, TreeImage};
+use crate::plan::tree_root::{self, NewFileSystemKind, TreeImage};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
 use crate::units::Bytes;
@@ -64,12 +67,27 @@ pub struct PartitionedTree {
     head: HeadHold,
 }
 
+/// What was unpacked into a partition.
+#[derive(Debug)]
+pub struct Unpacked {
+    partition: u32,
+    remembered: Remembered,
+}
+
+impl Unpacked {
+    /// Reads it back and compares.
+    pub fn read_back(&self, shared: &Shared, reporter: &Reporter) -> Result<()> {
+        self.remembered
+            .compare(shared.node(self.partition)?, reporter)
+    }
+}
+
 impl OpenedTree {
     /// Opens the image, finds out what it is and whether it fits.
     pub fn open(
         mut disk: TargetDisk,
         source: &Source<'_>,
-        (table, shape): (&NewTable, &Shape),
+        (table, filesystem, shape): (&NewTable, NewFileSystemKind, &Shape),
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<OpenedTree> {
@@ -77,6 +95,7 @@ impl OpenedTree {
         for filesystem in shape.add.iter().filter_map(|a| a.filesystem) {
             make_filesystem::can_be_made(filesystem)?;
         }
+        filesystems::can_be_made(filesystem)?;
         let locations = &source.image.locations;
         source_disk::must_not_be_target(source.root, locations, disk.target())?;
         let mut parts = source.parts(Purpose::Tree, budget)?;
@@ -140,13 +159,18 @@ impl PartitionedTree {
         &self.shared
     }
 
-    /// Unpacks the tree into `partition` and checks every proof.
+    /// Unpacks the tree into `partition` and checks every proof. With `remember` it can be read back.
     pub fn unpack(
         self,
-        partition: u32,
+        (partition, remember): (u32, bool),
         reporter: &Reporter,
-    ) -> Result<(Shared, HeadHold, Verified)> {
-        let proof = unpack::unpack(self.incoming, self.shared.node(partition)?, reporter)?;
-        Ok((self.shared, self.head, proof))
+    ) -> Result<(Shared, HeadHold, Verified, Option<Unpacked>)> {
+        let node = self.shared.node(partition)?;
+        let (proof, remembered) = unpack::unpack(self.incoming, node, remember, reporter)?;
+        let unpacked = remembered.map(|remembered| Unpacked {
+            partition,
+            remembered,
+        });
+        Ok((self.shared, self.head, proof, unpacked))
     }
 }

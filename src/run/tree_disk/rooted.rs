@@ -1,13 +1,16 @@
 //! The root partition, mounted where nobody else sees it, and paths in it.
 
+use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use nix::dir::Dir;
 
 use crate::error::{Class, Context as _, Failure, Result};
+use crate::image::superblock::{self, FileSystem};
 use crate::init::modules;
 use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
@@ -27,19 +30,19 @@ pub struct Rooted {
 }
 
 impl Rooted {
-    /// Mounts the ext4 on `node`.
+    /// Mounts the file system on `node`.
     pub fn mount(node: &Node) -> Result<Rooted> {
-        modules::want("ext4");
         let what = format!("partition {}", node.place.number);
-        let mount = Context::new("ext4", what.clone())?
-            .set("source", node.path.as_os_str().as_bytes())?
-            .set("errors", b"remount-ro")?
-            .mount(Flags {
+        let mount = mount(
+            node,
+            &what,
+            Flags {
                 read_only: false,
                 nosuid: true,
                 nodev: true,
                 noexec: true,
-            })?;
+            },
+        )?;
         Ok(Rooted {
             root: Root::of(&mount.as_fd(), "the new root")?,
             mount,
@@ -66,6 +69,33 @@ impl Rooted {
         drop(directory);
         drop(mount);
         Ok(())
+    }
+}
+
+/// Name for mount(2) of the file system on `node`, which was made here.
+pub fn kind(node: &Node) -> Result<&'static str> {
+    let reading = || format!("reading the superblock of partition {}", node.place.number);
+    let file = File::open(&node.path).context(Class::Media, reading)?;
+    let mut head = vec![0u8; superblock::HEAD];
+    file.read_exact_at(&mut head, 0)
+        .context(Class::Media, reading)?;
+    match superblock::of(&head) {
+        Some(FileSystem::Other { name }) => Ok(name),
+        _ => Err(Failure::new(
+            Class::Media,
+            format!("{}: no file system is in it", reading()),
+        )),
+    }
+}
+
+/// Mounts the file system on `node`, which was made here, where nobody sees it.
+pub fn mount(node: &Node, what: &str, flags: Flags) -> Result<Detached> {
+    let kind = kind(node)?;
+    modules::want(kind);
+    let context = Context::new(kind, what)?.set("source", node.path.as_os_str().as_bytes())?;
+    match kind {
+        "ext4" => context.set("errors", b"remount-ro")?.mount(flags),
+        _ => context.mount(flags),
     }
 }
 

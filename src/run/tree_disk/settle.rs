@@ -25,7 +25,9 @@ pub fn settle(
     (root, esp): (&str, &str),
     reporter: &Reporter,
 ) -> Result<()> {
-    let rooted = Rooted::mount(shared.node(partition)?)?;
+    let node = shared.node(partition)?;
+    let kind = rooted::kind(node)?;
+    let rooted = Rooted::mount(node)?;
     let tree = rooted.root();
     let place = esp_place(tree)?;
     tree.make_directories(
@@ -37,9 +39,10 @@ pub fn settle(
         Line {
             source: format!("PARTUUID={root}"),
             target: "/".to_owned(),
-            kind: "ext4",
+            kind,
             options: "defaults",
-            pass: 1,
+            // xfs needs no check before it is mounted (fsck.xfs(8)).
+            pass: u8::from(kind != "xfs"),
         },
         Line {
             source: format!("PARTUUID={esp}"),

@@ -5,8 +5,9 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::rooted::names;
-use crate::error::{Class, Context as _, Result};
-use crate::image::boot::uki::{Section, sections};
+use crate::error::{Class, Context as _, Failure, Result};
+use crate::image::boot::addon;
+use crate::image::boot::uki::{Section, machine, sections};
 use crate::sys::beneath::{Root, Walk};
 
 /// Where one is looked for, as messages say it.
@@ -20,7 +21,7 @@ const DIRECTORIES: [&str; 4] = [
 ];
 
 /// Command lines are no longer (x86: arch/x86/include/asm/setup.h, `COMMAND_LINE_SIZE`), and a section is padded.
-const CMDLINE: u64 = 64 << 10;
+const TEXT: u64 = 64 << 10;
 
 /// The unified kernel images of a tree, the newest last. A PE file without a kernel in it is none.
 pub fn find(root: &Root) -> Result<Vec<PathBuf>> {
@@ -60,18 +61,52 @@ fn section(root: &Root, path: &Path, name: &str) -> Option<(File, Section)> {
     Some((file, found))
 }
 
+/// Why no words can be added to those in a unified kernel image; `None` where an addon does that.
+pub fn takes_no_words(root: &Root, path: &Path) -> Result<Option<String>> {
+    let magic = content(root, path, ".sdmagic")?;
+    Ok(match magic.as_deref().and_then(addon::stub_version) {
+        Some(version) if addon::reads_addons(version) => None,
+        Some(version) => Some(format!(
+            "its systemd-stub {version} reads no addons, that of systemd 254 is the first to"
+        )),
+        None => Some("it is not of systemd-stub, whose addons carry words".to_owned()),
+    })
+}
+
+/// An addon for it, with `line`.
+pub fn addon_for(root: &Root, path: &Path, line: &str) -> Result<Vec<u8>> {
+    let reading = || format!("reading {}", path.display());
+    let file = root.file(path, Walk::InRoot)?;
+    let machine = machine(&mut &file).context(Class::Integrity, reading)?;
+    addon::addon(machine, line).ok_or_else(|| {
+        Failure::new(
+            Class::Integrity,
+            format!(
+                "no addon can be made for {}: its machine {machine:#x} is not known, or there are too many words",
+                path.display()
+            ),
+        )
+    })
+}
+
 /// The command line in a unified kernel image; empty where it has none.
 pub fn command_line(root: &Root, path: &Path) -> Result<String> {
-    let Some((mut file, section)) = section(root, path, ".cmdline") else {
-        return Ok(String::new());
+    let bytes = content(root, path, ".cmdline")?.unwrap_or_default();
+    let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).trim().to_owned())
+}
+
+/// The text in a section; `None` where there is no such section.
+fn content(root: &Root, path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    let Some((mut file, section)) = section(root, path, name) else {
+        return Ok(None);
     };
     let length = section.place.end.saturating_sub(section.place.start);
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(section.place.start))
-        .and_then(|_| file.take(length.min(CMDLINE)).read_to_end(&mut bytes))
+        .and_then(|_| file.take(length.min(TEXT)).read_to_end(&mut bytes))
         .context(Class::Media, || format!("reading {}", path.display()))?;
-    let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
-    Ok(String::from_utf8_lossy(text).trim().to_owned())
+    Ok(Some(bytes))
 }
 
 #[cfg(test)]

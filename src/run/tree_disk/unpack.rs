@@ -12,11 +12,12 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use super::read_back::Remembered;
 use super::rooted::{self, Rooted};
 use super::{Incoming, kernels};
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::image::superblock::FileSystem;
-use crate::image::tree;
+use crate::image::tree::{self, Content, Ledger};
 use crate::init::modules;
 use crate::plan::tree_root::TreeImage;
 use crate::report::Reporter;
@@ -35,8 +36,15 @@ const STEP: &str = "unpackTree";
 /// What mke2fs makes, and e2fsck again where it needs it.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Unpacks `incoming` into `node`, and gives the verdict.
-pub(super) fn unpack(incoming: Incoming, node: &Node, reporter: &Reporter) -> Result<Verified> {
+/// Unpacks `incoming` into `node`, and gives the verdict. With `remember`, what was written can be compared with what
+/// is read back.
+pub(super) fn unpack(
+    incoming: Incoming,
+    node: &Node,
+    remember: bool,
+    reporter: &Reporter,
+) -> Result<(Verified, Option<Remembered>)> {
+    let mut ledger = remember.then(Ledger::default);
     let rooted = Rooted::mount(node)?;
     // A tree that was made from a disk has one of its own.
     remove_lost_and_found(rooted.root())?;
@@ -49,17 +57,23 @@ pub(super) fn unpack(incoming: Incoming, node: &Node, reporter: &Reporter) -> Re
         at_least,
     } = incoming;
     let proof = match image {
-        TreeImage::Tar => layers(stream, first, &mut parts, layered, &rooted, reporter)?,
+        TreeImage::Tar => {
+            let into = (&rooted, ledger.as_mut());
+            layers((stream, first), &mut parts, layered, into, reporter)?
+        }
         TreeImage::FileSystem(fs) => {
             let (file, length, proof) = hold(stream, first, &rooted, at_least, reporter)?;
-            copy(&fs, &file, length, &rooted, reporter)?;
+            copy(&fs, (&file, length), (&rooted, ledger.as_mut()), reporter)?;
             drop(file);
-            boot_files(&mut parts, rooted.root(), reporter)?;
+            boot_files(&mut parts, (rooted.root(), ledger.as_mut()), reporter)?;
             proof
         }
     };
+    let remembered = ledger
+        .map(|ledger| Remembered::of(ledger, rooted.root()))
+        .transpose()?;
     rooted.finish()?;
-    Ok(proof)
+    Ok((proof, remembered))
 }
 
 fn remove_lost_and_found(root: &Root) -> Result<()> {
@@ -72,11 +86,10 @@ fn remove_lost_and_found(root: &Root) -> Result<()> {
 
 /// Unpacks every layer over those before it. The last verdict stands for all: each was asked for.
 fn layers(
-    stream: ImageStream,
-    first: Block,
+    (stream, first): (ImageStream, Block),
     parts: &mut Parts,
     layered: bool,
-    rooted: &Rooted,
+    (rooted, mut ledger): (&Rooted, Option<&mut Ledger>),
     reporter: &Reporter,
 ) -> Result<Verified> {
     let options = tree::Options {
@@ -87,7 +100,8 @@ fn layers(
     let mut done = 0usize;
     loop {
         let mut reader = BlockReader::in_step(STEP, &mut stream, first, reporter);
-        let census = tree::unpack(&mut reader, rooted.root(), &options)?;
+        let ledger = ledger.as_deref_mut();
+        let census = tree::unpack_remembering(&mut reader, rooted.root(), &options, ledger)?;
         for note in census.notes() {
             reporter.warn(note);
         }
@@ -152,9 +166,8 @@ fn hold(
 /// Copies what is in the file system image `file`, which is proven, into the root.
 fn copy(
     fs: &FileSystem,
-    file: &File,
-    length: Bytes,
-    rooted: &Rooted,
+    (file, length): (&File, Bytes),
+    (rooted, ledger): (&Rooted, Option<&mut Ledger>),
     reporter: &Reporter,
 ) -> Result<()> {
     modules::want("loop");
@@ -181,7 +194,8 @@ fn copy(
     let from = Root::of(&mount.as_fd(), "the image")?;
     reporter.info(format!("copying the tree out of the {fs}"));
     let none = Path::new("");
-    let census = tree::copy(&from, none, rooted.root(), none, &AtomicU64::new(0))?;
+    let (progress, to) = (AtomicU64::new(0), rooted.root());
+    let census = tree::copy_remembering(&from, none, to, none, (&progress, ledger))?;
     for note in census.notes() {
         reporter.warn(note);
     }
@@ -193,7 +207,11 @@ fn copy(
 }
 
 /// The kernel and the initrd that an image in a registry has beside its root, where the root has no kernel.
-fn boot_files(parts: &mut Parts, root: &Root, reporter: &Reporter) -> Result<()> {
+fn boot_files(
+    parts: &mut Parts,
+    (root, mut ledger): (&Root, Option<&mut Ledger>),
+    reporter: &Reporter,
+) -> Result<()> {
     if !kernels::find(root)?.is_empty() {
         return Ok(());
     }
@@ -207,12 +225,18 @@ fn boot_files(parts: &mut Parts, root: &Root, reporter: &Reporter) -> Result<()>
         root.make_directories(Path::new("boot"), 0o755, Walk::InRoot)?;
         let file = root.create_file(&path, 0o600, Walk::InRoot)?;
         let mut at = 0u64;
+        let mut sum = Content::default();
         while let Some(block) = stream.next_block()? {
+            sum.put(at, &block);
             file.write_all_at(&block, at)
                 .map_err(|e| rooted::space_or_media(&writing(), e))?;
             at = at.saturating_add(block.len() as u64);
         }
         finish(stream, reporter)?;
+        if let Some(ledger) = ledger.as_deref_mut() {
+            let stat = nix::sys::stat::fstat(&file).context(Class::Media, writing)?;
+            ledger.remember(stat.st_ino, sum.finish(at))?;
+        }
         reporter.info(format!("/boot/{name} comes from a layer of its own"));
     }
     Ok(())
