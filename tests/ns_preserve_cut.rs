@@ -21,7 +21,6 @@ mod recorded_disk;
 #[allow(dead_code)]
 #[path = "support/session.rs"]
 mod session;
-#[allow(dead_code)]
 #[path = "support/write_log.rs"]
 mod write_log;
 
@@ -203,7 +202,7 @@ fn a_check_that_failed_is_no_damage_and_giving_up_is_no_repair() {
     let word = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let (start, length) = (word(14) * 512, 2 * word(22) * 512);
     for (i, byte) in bytes[start..start + length].iter_mut().enumerate() {
-        *byte = (i * 7 + 3) as u8;
+        *byte = u8::try_from((i * 7 + 3) % 256).unwrap();
     }
     let device = LoopDevice::holding(&bytes);
     bench
