@@ -37,7 +37,7 @@ pub fn check(device: &SourceDevice, reporter: &Reporter) -> Result<()> {
                 format!("the {} on {device} could not be checked", device.filesystem),
             );
             let hint = if failure.next() == failure.class().advice() {
-                format!("look at it with `{tool}` on a running system: a newer one may know what this one does not")
+                format!("run `{tool}` on a running system, in a version that knows this file system; nothing was changed here")
             } else {
                 failure.next().to_owned()
             };
