@@ -65,18 +65,29 @@ fn paths() -> Value {
     ])
 }
 
+/// The name of the partition on `disk`: no other of this machine may have it, and other tests have disks as well.
+fn label(disk: &LoopDevice) -> String {
+    format!("state-{}-{}", disk.name(), std::process::id())
+}
+
+/// With that name for `state`.
+fn named(preserve: &Value, disk: &LoopDevice) -> Value {
+    let label = format!("\"{}\"", label(disk));
+    serde_json::from_str(&preserve.to_string().replace("\"state\"", &label)).unwrap()
+}
+
 fn config(image: &[u8], disk: &LoopDevice, preserve: &Value) -> Config {
     let path = disk.directory().join("image");
     std::fs::write(&path, image).unwrap();
     Config::new(path.to_str().unwrap(), &sha256(image), disk)
         .with("/metadata", json!({ "claim": "tenant-a/one" }))
         .with("/disk/overwrite", json!("Always"))
-        .with("/disk/keep", json!(["state"]))
+        .with("/disk/keep", json!([label(disk)]))
         .with(
             "/disk/partitions",
-            json!([{ "label": "state", "size": "Rest", "filesystem": "ext4" }]),
+            json!([{ "label": label(disk), "size": "Rest", "filesystem": "ext4" }]),
         )
-        .with("/preserve", preserve.clone())
+        .with("/preserve", named(preserve, disk))
         .with("/wait", json!("0s"))
 }
 
@@ -113,7 +124,7 @@ fn paths_live_on_the_disk_over_reinstalls_and_for_sessions() {
         .to_lowercase();
     let wanted = format!(
         "{FSTAB}# ironroot begin: preserved paths
-PARTUUID={partuuid} /run/ironroot/state/0 ext4 rw,nosuid,nodev 0 2
+PARTUUID={partuuid} /run/ironroot/state/0 ext4 rw,nosuid,nodev,x-mount.mkdir 0 2
 /run/ironroot/state/0/ssh_host_key /etc/ssh/ssh_host_key none bind,rw,nosuid,nodev,exec,relatime,x-systemd.requires-mounts-for=/run/ironroot/state/0 0 0
 /run/ironroot/state/0/kubelet /var/lib/kubelet none bind,rw,nosuid,nodev,exec,noatime,x-systemd.requires-mounts-for=/run/ironroot/state/0 0 0
 overlay /srv/upper overlay lowerdir=/srv/upper,upperdir=/run/ironroot/state/0/srv/upper,workdir=/run/ironroot/state/0/srv/work,index=off,metacopy=off,redirect_dir=off,xino=off,rw,nosuid,nodev,exec,relatime,x-systemd.requires-mounts-for=/run/ironroot/state/0,nofail 0 0
@@ -167,7 +178,7 @@ overlay /srv/upper overlay lowerdir=/srv/upper,upperdir=/run/ironroot/state/0/sr
     let mut session = session::config(squashfs.to_str().unwrap());
     session["metadata"] = json!({ "claim": "tenant-a/one" });
     session["wait"] = json!("0s");
-    session["preserve"] = paths();
+    session["preserve"] = named(&paths(), &disk);
     let seen = lab.play(
         &session,
         "[ $code = 0 ] || exit $code\necho config=$(cat $root/var/lib/kubelet/config)\necho key=$(cat $root/etc/ssh/ssh_host_key)\necho id=$(cat $root/etc/machine-id $root/var/lib/dbus/machine-id 2>/dev/null)",
@@ -208,11 +219,11 @@ fn what_cannot_be_kept_is_said_before_or_leaves_a_disk_that_does_not_boot() {
     support::verdict::assert_pattern(&disk);
     let blank = config(&image, &disk, &kubelet(json!({}))).with(
         "/disk/partitions",
-        json!([{ "label": "state", "size": "Rest" }]),
+        json!([{ "label": label(&disk), "size": "Rest" }]),
     );
     blank
         .install(&[])
-        .failed_with(16, &["the new partition \"state\""]);
+        .failed_with(16, &["the new partition \"state-"]);
     support::verdict::assert_pattern(&disk);
 
     // The image mounts something there itself.
@@ -354,4 +365,86 @@ fn a_system_on_a_kept_partition_is_not_the_installed_one() {
     assert!(read(&disk, 1, "/etc/new").0.contains("hello"));
     assert!(read(&disk, 1, "/etc/fstab").0.contains("ironroot begin"));
     assert!(!read(&disk, AT, "/etc/fstab").0.contains("ironroot"));
+}
+
+/// A partition that gets the name of another would show an empty path, and the next session would not know which of
+/// the two is meant.
+#[test]
+fn no_second_partition_of_a_name_is_made_and_none_is_erased_that_holds_what_is_preserved() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = system(directory.path(), "one", FSTAB);
+    let paths = json!([{ "target": "/var/lib/kubelet", "source": { "partlabel": "state" } }]);
+    // Another disk has it, whether the kernel knows of that or not.
+    let disk = LoopDevice::patterned(64);
+    let other = LoopDevice::patterned(40);
+    let name = format!("-c1:{}", label(&disk));
+    tool("sgdisk", &["-o", "-n1:2048:+20M", &name, other.arg()]);
+    other.forget_partitions();
+    for known in [false, true] {
+        if known {
+            tool("addpart", &[other.arg(), "1", "2048", "40960"]);
+        }
+        let before = other.bytes();
+        config(&image, &disk, &paths)
+            .install(&[])
+            .failed_with(16, &[other.name(), "/var/lib/kubelet"]);
+        support::verdict::assert_pattern(&disk);
+        assert!(other.bytes() == before);
+    }
+    other.forget_partitions();
+    tool("sgdisk", &["-Z", other.arg()]);
+
+    // Without `keep` the first installation makes it, and the second would erase it.
+    let forgetful = || config(&image, &disk, &paths).with("/disk/keep", json!([]));
+    forgetful().install(&[]).succeeded();
+    bootable(&disk, true);
+    let before = disk.bytes();
+    let two = system(directory.path(), "two", FSTAB);
+    config(&two, &disk, &paths)
+        .with("/disk/keep", json!([]))
+        .install(&[])
+        .failed_with(16, &["partition 2", "disk.keep", disk.name()]);
+    assert!(disk.bytes() == before);
+    config(&two, &disk, &paths).install(&[]).succeeded();
+    // One that was cut off can be repeated, at any of its steps.
+    let disk = LoopDevice::patterned(64);
+    let forgetful = || config(&image, &disk, &paths).with("/disk/keep", json!([]));
+    for steps in ["3", "5", "7", "9", "10"] {
+        let stopped = forgetful().install(&["--stop-after", steps]);
+        assert_ne!(stopped.code, Some(16), "{steps}: {}", stopped.stderr);
+    }
+    forgetful().install(&[]).succeeded();
+    bootable(&disk, true);
+}
+
+/// A link of the image makes one place of two paths, and of two lines for it systemd takes the first.
+#[test]
+fn two_paths_that_are_one_place_in_the_image_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("linked");
+    std::fs::create_dir_all(root.join("srv")).unwrap();
+    std::os::unix::fs::symlink("srv", root.join("data")).unwrap();
+    let image = system(directory.path(), "linked", FSTAB);
+    let paths = |required: bool| {
+        json!([
+            { "target": "/data", "source": { "partlabel": "state" }, "subdir": "a" },
+            { "target": "/srv", "source": { "partlabel": "state" }, "subdir": "b", "required": required },
+        ])
+    };
+    let disk = LoopDevice::patterned(64);
+    config(&image, &disk, &paths(true))
+        .install(&[])
+        .failed_with(16, &["/srv cannot be preserved", "the same place as /data"]);
+    bootable(&disk, false);
+    let ended = config(&image, &disk, &paths(false))
+        .install(&[])
+        .succeeded();
+    assert!(
+        ended.stderr.contains("/srv is not preserved"),
+        "{}",
+        ended.stderr
+    );
+    let fstab = read(&disk, 1, "/etc/fstab").0;
+    assert!(fstab.contains("/a /data none"), "{fstab}");
+    assert!(!fstab.contains(" /srv none"), "{fstab}");
 }

@@ -13,6 +13,7 @@ mod filesystems;
 mod label;
 pub mod media;
 mod raid;
+pub mod unfinished;
 
 use std::fs::File;
 use std::io;
@@ -141,6 +142,10 @@ const SIGNATURES: &[(&str, Rule)] = &[
     ("DM_verity_hash", Rule::Magic(0, b"verity\0\0", Label::None)),
     ("DM_integrity", Rule::Magic(0, b"integrt\0", Label::None)),
     ("vdo", Rule::Magic(0, b"dmvdo001", Label::None)),
+    (
+        unfinished::UNFINISHED_FILESYSTEM,
+        Rule::Probe(unfinished::probe),
+    ),
 ];
 
 const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";

@@ -25,7 +25,7 @@ use crate::units::Bytes;
 use candidates::Candidate;
 use contents::{Content, agreed};
 
-pub use contents::{Inside, UNFINISHED, inside};
+pub use contents::{Inside, UNFINISHED, begins_again, inside};
 pub use trouble::Trouble;
 pub use upper::{Upper, upper};
 
@@ -209,6 +209,11 @@ fn decide_among(
     }
     overlaps(entries, &mut found);
     let made = create::decide(entries, &mut found, facts);
+    for (entry, slot) in entries.iter().zip(&mut found) {
+        if let Some(trouble) = create::is_only_listed(entry, slot.as_ref().err(), facts) {
+            *slot = Err(trouble);
+        }
+    }
     let mut decided = Decided::default();
     for device in &devices {
         let users: Vec<(usize, &Preserved)> = entries

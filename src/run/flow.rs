@@ -160,7 +160,7 @@ fn decide_and_run(
     let plan = decide(entrance, mission, reporter)?;
     drift.clone_from(&plan.drift);
     save(entrance.role, "plan.json", &plan, reporter);
-    keys_are_there(entrance.root, &plan)?;
+    sources_can_be_opened(entrance.root, &plan)?;
     let image = match mission.request.image() {
         Some(image) if plan.needs_image() => {
             Some(await_devices(entrance, mission, image, reporter)?)
@@ -190,13 +190,22 @@ fn decide_and_run(
     run::run(&plan, &machine)
 }
 
-/// Looks for the key files of required sources before anything is fetched.
-fn keys_are_there(root: &Path, plan: &Plan) -> Result<()> {
+/// Looks for the key files and programs of required sources before anything is fetched or written.
+fn sources_can_be_opened(root: &Path, plan: &Plan) -> Result<()> {
     for step in &plan.steps {
-        if let Step::OpenSource { source } = step
-            && let Some(luks) = source.luks.as_ref().filter(|_| source.required)
-        {
-            run::preserve::luks::can_be_opened(&luks.key_file, root)?;
+        let sources = match step {
+            Step::OpenSource { source } => std::slice::from_ref(&**source),
+            Step::KeepPaths { sources, .. } => sources.as_slice(),
+            Step::MountRoot {
+                upper: Some(upper), ..
+            } => std::slice::from_ref(&upper.source),
+            _ => &[],
+        };
+        for source in sources.iter().filter(|s| s.required) {
+            if let Some(luks) = &source.luks {
+                run::preserve::luks::can_be_opened(&luks.key_file, root)?;
+            }
+            run::preserve::source::can_be_opened(source)?;
         }
     }
     Ok(())

@@ -16,7 +16,8 @@ pub fn can_be_made(kind: NewFileSystem) -> Result<()> {
     program(kind).require().map(drop)
 }
 
-const fn program(kind: NewFileSystem) -> Tool {
+/// The program that makes it.
+pub const fn program(kind: NewFileSystem) -> Tool {
     match kind {
         NewFileSystem::Ext4 => Tool::Mke2fs,
         NewFileSystem::Xfs => Tool::MkfsXfs,

@@ -58,6 +58,17 @@ fn blank_is_zeros_or_ones_and_nothing_else() {
         .put(0, &vec![0xff; 1 << 20])
         .put(SIZE - (1 << 20), &vec![0xff; 1 << 20]);
     assert_eq!(erased.found(), [""; 0]);
+    // What is erased in part is somebody's: a few sectors of ones, or one end of ones.
+    for (at, length) in [
+        (0, 1 << 20),
+        (512, 512),
+        (1 << 19, 4096),
+        (SIZE - (1 << 20), 1 << 20),
+        (SIZE - 512, 512),
+    ] {
+        let ones = Made::new().put(at, &vec![0xff; length]);
+        assert_eq!(ones.found(), ["unknown data on sda"], "{at} {length}");
+    }
     for at in [0, 700, (1 << 20) - 1, SIZE - (1 << 20), SIZE - 1] {
         assert_eq!(
             Made::new().put(at, b"x").found(),

@@ -178,6 +178,14 @@ fn mapped_entry<'a>(disk: &Disk, facts: &'a Facts) -> Option<&'a TablePartition>
         .find(|entry| entry.number == number)
 }
 
+/// Every device that has the name.
+pub fn named<'a, 'f>(
+    entry: &'a Preserved,
+    devices: &'a [Candidate<'f>],
+) -> impl Iterator<Item = &'a Candidate<'f>> {
+    devices.iter().filter(|d| is(entry, d))
+}
+
 /// The one device that `entry` lives on.
 pub fn find<'a, 'f>(
     entry: &Preserved,

@@ -10,6 +10,7 @@ use super::{Luks, Trouble};
 use crate::config::request::preserve::{NewFileSystem, Preserved};
 use crate::host::RecordFound;
 use crate::host::signatures::UNKNOWN;
+use crate::host::signatures::unfinished::UNFINISHED_FILESYSTEM;
 use crate::host::tables::Table;
 
 /// File systems that are mounted as sources, and the type under which the kernel knows them.
@@ -23,6 +24,10 @@ const MOUNTABLE: [(&str, &str); 7] = [
     ("vfat", "vfat"),
     ("f2fs", "f2fs"),
 ];
+
+/// File systems of which a part looks like the whole: beside our mark they are made again. An ext4 has its superblock
+/// when all else is there.
+const MADE_AGAIN: [&str; 2] = ["xfs", "vfat"];
 
 /// libblkid's name of an encrypted device.
 const LUKS: &str = "crypto_LUKS";
@@ -117,8 +122,18 @@ pub fn of(device: &Candidate<'_>, agreed: &Agreed) -> Result<Content, Trouble> {
             return Err(Trouble::Occupied(why));
         }
     }
+    let partuuid = device.partuuid();
+    let decide = |found: &[&crate::host::Content]| {
+        decide(
+            device.name,
+            partuuid.as_deref(),
+            found,
+            device.is_blank(),
+            agreed.inside,
+        )
+    };
     if agreed.key_file.is_none() {
-        return decide(device.name, &found, device.is_blank(), agreed.inside);
+        return decide(&found);
     }
     let make = || Content {
         filesystem: LUKS.to_owned(),
@@ -140,29 +155,60 @@ pub fn of(device: &Candidate<'_>, agreed: &Agreed) -> Result<Content, Trouble> {
         [one] => Err(Trouble::Conflict(format!(
             "{one}, which is not encrypted, and `luks` is given"
         ))),
-        other => decide(device.name, other, device.is_blank(), agreed.inside).map(|_| make()),
+        other => decide(other).map(|_| make()),
     }
 }
 
-/// What becomes of the inside of an encrypted device: `found` on the mapping `name`, which is `blank` or not.
+/// Whether `found`, on the device with this PARTUUID, is what a cut left while ironroot was making a file system.
+/// Nothing was ever kept there.
+pub fn begins_again(found: &[&crate::host::Content], partuuid: Option<&str>) -> bool {
+    let (marks, others): (Vec<&crate::host::Content>, Vec<&crate::host::Content>) = found
+        .iter()
+        .copied()
+        .partition(|c| c.what == UNFINISHED_FILESYSTEM);
+    // A copy of the device is another device.
+    let is_ours =
+        |c: &&crate::host::Content| c.uuid.as_deref() == Some(partuuid.unwrap_or_default());
+    let again =
+        |c: &&crate::host::Content| c.what == UNKNOWN || MADE_AGAIN.contains(&c.what.as_str());
+    marks.iter().any(is_ours) && others.iter().all(again)
+}
+
+/// What becomes of the inside of an encrypted device with this PARTUUID: `found` on the mapping `name`, which is `blank`
+/// or not.
 pub fn inside(
     name: &str,
+    partuuid: Option<&str>,
     found: &[crate::host::Content],
     blank: bool,
     wanted: Inside,
 ) -> Result<Content, Trouble> {
     let found: Vec<&crate::host::Content> = found.iter().filter(|c| c.what != UNKNOWN).collect();
-    decide(name, &found, blank, wanted)
+    decide(name, partuuid, &found, blank, wanted)
 }
 
 fn decide(
     name: &str,
+    partuuid: Option<&str>,
     found: &[&crate::host::Content],
     blank: bool,
     wanted: Inside,
 ) -> Result<Content, Trouble> {
     let Inside { format, filesystem } = wanted;
-    match found {
+    let again = format && begins_again(found, partuuid);
+    let complete = |c: &&&crate::host::Content| {
+        c.what != UNFINISHED_FILESYSTEM || c.uuid.as_deref() != Some(partuuid.unwrap_or_default())
+    };
+    let blank = blank || again;
+    let found: Vec<&crate::host::Content> = match found {
+        _ if again => Vec::new(),
+        // What was complete and only had not lost its mark; it does on its way to the mount.
+        [_, _] if found.iter().any(|c| c.what == "ext4") => {
+            found.iter().filter(complete).copied().collect()
+        }
+        all => all.to_vec(),
+    };
+    match found.as_slice() {
         [] if !blank => Err(Trouble::Occupied(format!("{UNKNOWN} on {name}"))),
         [] if format => {
             let fs = filesystem.unwrap_or(NewFileSystem::Ext4);

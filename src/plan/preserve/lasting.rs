@@ -174,13 +174,21 @@ fn goes_away(
     disk: &Disk,
     kept: &[TablePartition],
 ) -> Result<(), Refusal> {
-    let Ok(found) = candidates::find(entry, all, facts) else {
-        return Ok(());
+    let goes = |found: &candidates::Candidate<'_>| {
+        let stays = found
+            .partition
+            .is_some_and(|p| kept.iter().any(|k| k.number == p.number));
+        found.disk.dev == disk.dev && !stays
     };
-    let stays = found
-        .partition
-        .is_some_and(|p| kept.iter().any(|k| k.number == p.number));
-    if found.disk.dev == disk.dev && !stays {
+    let found = match candidates::find(entry, all, facts) {
+        Ok(found) => found,
+        // Of two, the one that stays is not thereby the one that is meant.
+        Err(several @ Trouble::Several(_)) if candidates::named(entry, all).any(goes) => {
+            return Err(refuse(entry, several));
+        }
+        Err(_) => return Ok(()),
+    };
+    if goes(found) {
         return Err(refuse(
             entry,
             Trouble::Conflict(format!(

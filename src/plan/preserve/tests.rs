@@ -180,6 +180,47 @@ fn a_disk_of_an_array_is_no_source_even_before_the_array_is_there() {
     };
     let disks = vec![held("sda", 0), held("sdb", 16), array];
     assert_eq!(found(disks, source), Ok("md0".to_owned()));
+    // Neither is a partition of one: what stands at the end of the disk makes all of it a member.
+    for what in ["linux_raid_member", "isw_raid_member", "ddf_raid_member"] {
+        let parted = |holders: Vec<Holder>, own: Content| Disk {
+            partitions: vec![partition("sda", 0, 1)],
+            table: gpt(vec![entry(1, "state")]),
+            contents: vec![own, content("sda1", "ext4", "S")],
+            holders,
+            ..disk("sda", 0)
+        };
+        for source in [
+            source,
+            r#"{"partlabel":"state"}"#,
+            r#"{"partuuid":"0000-1"}"#,
+            r#"{"disk":{"path":"/dev/sda1"}}"#,
+        ] {
+            let member = content("sda", what, "host:0");
+            let Err(Trouble::PartOf(how)) = found(vec![parted(vec![], member)], source) else {
+                panic!("{what}: a partition of a member is a source: {source}");
+            };
+            assert_eq!(how, format!("{what} on sda (host:0)"));
+            // A table is no such thing.
+            let table = content("sda", "gpt", "");
+            let name = found(vec![parted(vec![], table)], source);
+            assert_eq!(name, Ok("sda1".to_owned()));
+        }
+    }
+    // A partition that is a member itself, and reaches to the end of the disk.
+    let raid = |device: &str| Content {
+        uuid: Some("u".to_owned()),
+        ..content(device, "linux_raid_member", "host:0")
+    };
+    let last = Disk {
+        partitions: vec![partition("sda", 0, 1), partition("sda", 0, 2)],
+        table: gpt(vec![entry(1, "state"), entry(2, "raid")]),
+        contents: vec![raid("sda"), content("sda1", "ext4", "S"), raid("sda2")],
+        ..disk("sda", 0)
+    };
+    assert_eq!(
+        found(vec![last], r#"{"partlabel":"state"}"#),
+        Ok("sda1".to_owned())
+    );
     // Swap with that label is none either.
     let swap = Disk {
         contents: vec![content("sda", "swap", "S")],
@@ -202,10 +243,12 @@ fn a_table_that_the_kernel_has_not_read_names_nothing() {
         ..disk("sda", 0)
     };
     let source = r#"{"partlabel":"state"}"#;
-    assert!(matches!(
+    assert_eq!(
         found(vec![with(moved)], source),
-        Err(Trouble::Missing { .. })
-    ));
+        Err(Trouble::NotInKernel(
+            "the table of sda lists it as partition 1".to_owned()
+        ))
+    );
     assert_eq!(
         found(vec![with(entry(1, "state"))], source),
         Ok("sda1".to_owned())
@@ -264,4 +307,89 @@ fn what_is_optional_is_waited_for_and_then_done_without() {
         "{:?}",
         decided.notes
     );
+}
+
+/// What a new partition may be beside: nothing of its name, wherever, but for what nobody ever used.
+#[test]
+fn a_partition_that_is_added_is_the_only_one_of_its_name() {
+    use crate::config::quantity::{Amount, SizeText};
+    use crate::config::request::Addition;
+    use crate::host::{RecordFound, RecordIdentity};
+    let text = r#"{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig",
+        "image":{"url":"https://h/x"},"disk":{"select":{"serial":"S"},"partitions":[{"label":"state","size":"8MiB"}]},
+        "preserve":[{"target":"/a","source":{"partlabel":"state"},"format":"IfBlank"}]}"#;
+    let named_by_serial = interpret(&parse::parse(text.as_bytes()).unwrap()).unwrap();
+    let text = text.replace(r#"{"serial":"S"}"#, r#"{"size":">1MiB"}"#);
+    let by_size = interpret(&parse::parse(text.as_bytes()).unwrap()).unwrap();
+    let added = [Addition {
+        label: "state".to_owned(),
+        size: SizeText::Amount(Amount::Bytes(Bytes(8 * MIB))),
+        kind: "0fc63daf-8483-4772-8e79-3d69d8477de4".to_owned(),
+        filesystem: None,
+    }];
+    let decide = |request: &Request, disks: Vec<Disk>, kept: &[TablePartition], waited| {
+        let facts = Facts {
+            disks,
+            waited,
+            ..Facts::default()
+        };
+        let lasting = lasting::decide(request, &facts, &facts.disks[0], kept, &added);
+        lasting.map(|l| l.bindings.len()).map_err(|refusal| {
+            let Refusal::Preserve { trouble, .. } = refusal else {
+                panic!("{refusal:?}");
+            };
+            trouble
+        })
+    };
+    let bare = || disk("sda", 0);
+    let parted = |name: &str, minor, blank| Disk {
+        table: gpt(vec![entry(1, "state")]),
+        partitions: vec![Partition {
+            blank,
+            ..partition(name, minor, 1)
+        }],
+        ..disk(name, minor)
+    };
+    let request = &named_by_serial;
+    assert_eq!(decide(request, vec![bare()], &[], false), Ok(1));
+    // On another disk, blank or not.
+    for blank in [true, false] {
+        let other = parted("sdb", 16, blank);
+        let found = decide(request, vec![bare(), other], &[], true);
+        let Err(Trouble::Conflict(how)) = found else {
+            panic!("{found:?}");
+        };
+        assert!(how.starts_with("sdb1 has that name already"), "{how}");
+    }
+    let listed = Disk {
+        partitions: vec![],
+        ..parted("sdb", 16, false)
+    };
+    let found = decide(request, vec![bare(), listed], &[], true);
+    assert!(matches!(found, Err(Trouble::NotInKernel(_))), "{found:?}");
+    // On the target.
+    let there = parted("sda", 0, false);
+    let found = decide(request, vec![there.clone()], &[], true);
+    let Err(Trouble::Conflict(how)) = found else {
+        panic!("{found:?}");
+    };
+    assert!(how.contains("name it in `disk.keep`"), "{how}");
+    assert_eq!(
+        decide(request, vec![parted("sda", 0, true)], &[], true),
+        Ok(1)
+    );
+    let marked = |kept: Vec<u32>| Disk {
+        record: RecordFound::Mark(RecordIdentity {
+            kept,
+            ..RecordIdentity::default()
+        }),
+        ..there.clone()
+    };
+    assert_eq!(decide(request, vec![marked(vec![])], &[], true), Ok(1));
+    let found = decide(request, vec![marked(vec![1])], &[], true);
+    assert!(matches!(found, Err(Trouble::Conflict(_))), "{found:?}");
+    // Where a disk may still come that has it, it is waited for.
+    let found = decide(&by_size, vec![bare()], &[], false);
+    assert!(found.as_ref().is_err_and(Trouble::may_heal), "{found:?}");
+    assert_eq!(decide(&by_size, vec![bare()], &[], true), Ok(1));
 }

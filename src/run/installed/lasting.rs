@@ -10,7 +10,7 @@ use super::{Installed, LIMIT};
 use crate::config::request::Named;
 use crate::config::request::preserve::{Atime, MountFlags};
 use crate::config::wire::Seed;
-use crate::error::{Class, Context as _, Failure, Result, describe, printable};
+use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::host::signatures;
 use crate::host::tables::Table;
 use crate::plan::preserve::lasting::is_mounted;
@@ -20,8 +20,8 @@ use crate::run::memory::mounts::Mounts;
 use crate::run::own_mounts::When;
 use crate::run::partitions::Node;
 use crate::run::preserve::source::Source;
-use crate::run::preserve::{attach, conflicts, machine_id, may_all_be_used, source};
-use crate::sys::beneath::Walk;
+use crate::run::preserve::{attach, conflicts, machine_id, may_all_be_used, source, tolerate};
+use crate::sys::beneath::{Root, Walk};
 use crate::sys::block;
 
 /// Where the installed system mounts the sources: /run is there before any line of fstab, and no preserved path
@@ -55,8 +55,9 @@ pub fn keep(
             Err(failure) => tolerate(failure, &device.wanted, device.required, reporter)?,
         }
     }
+    let open = nameable(open, reporter)?;
     // Before anything is erased for one of them.
-    let sources: Vec<&Source> = open.iter().map(|(source, _)| source).collect();
+    let sources: Vec<&Source> = open.iter().map(|(source, ..)| source).collect();
     may_all_be_used(&bindings.iter().collect::<Vec<_>>(), &sources).or_else(
         |(binding, failure)| {
             let target = binding.target.display().to_string();
@@ -64,22 +65,30 @@ pub fn keep(
         },
     )?;
     let mut kept: Vec<&Binding> = Vec::new();
+    let mut places: Vec<(PathBuf, &Binding)> = Vec::new();
     for binding in bindings {
-        let Some((source, _)) = open.iter().find(|(s, _)| s.number == binding.source) else {
+        let Some((source, ..)) = open.iter().find(|(s, ..)| s.number == binding.source) else {
             // Its source is optional, or the run would have ended.
             continue;
         };
         let done = no_rival(system, binding)
-            .and_then(|()| attach::prepare(binding, source, root, reporter));
+            .and_then(|()| place_of(binding, root, &places))
+            .and_then(|place| {
+                attach::prepare(binding, source, root, reporter)?;
+                Ok(place)
+            });
         match done {
-            Ok(()) => kept.push(binding),
+            Ok(place) => {
+                kept.push(binding);
+                places.extend(place.map(|place| (place, binding)));
+            }
             Err(failure) => {
                 let target = binding.target.display().to_string();
                 tolerate(failure, &target, binding.required, reporter)?;
             }
         }
     }
-    let lines = lines(&open, &kept)?;
+    let lines = lines(&open, &kept);
     let text = root.read(Path::new(FSTAB), Walk::InRoot, LIMIT);
     let text = match text {
         Ok(bytes) => bytes,
@@ -92,10 +101,10 @@ pub fn keep(
         kept.iter()
             .any(|b| b.attach == Attach::MachineId && b.source == number)
     };
-    for (source, _) in open.iter().filter(|(source, _)| is_id(source.number)) {
+    for (source, ..) in open.iter().filter(|(source, ..)| is_id(source.number)) {
         machine_id::started(source, reporter);
     }
-    for (source, _) in &open {
+    for (source, ..) in &open {
         let directory = source.root.directory(Path::new("."), Walk::InRoot)?;
         nix::unistd::syncfs(&directory)
             .context(Class::Preserve, || format!("flushing {}", source.name))?;
@@ -195,23 +204,49 @@ fn no_rival(system: &Installed, binding: &Binding) -> Result<()> {
     }
 }
 
-fn tolerate(failure: Failure, what: &str, required: bool, reporter: &Reporter) -> Result<()> {
-    if required {
-        return Err(
-            Failure::new(Class::Preserve, format!("{what} cannot be preserved")).caused_by(failure),
-        );
+/// What fstab can name; what it cannot and is optional, is left out.
+fn nameable(
+    open: Vec<(Source, SourceDevice)>,
+    reporter: &Reporter,
+) -> Result<Vec<(Source, SourceDevice, String)>> {
+    let mut named = Vec::new();
+    for (source, device) in open {
+        match spec(&device) {
+            Ok(spec) => named.push((source, device, spec)),
+            Err(failure) => tolerate(failure, &device.wanted, device.required, reporter)?,
+        }
     }
-    reporter.warn(format!(
-        "{what} is not preserved and shows the image's content: {}",
-        describe(&failure)
-    ));
-    Ok(())
+    Ok(named)
+}
+
+/// Where `binding` is in the image, behind its links, for what is mounted: two lines for one place are one too many,
+/// and of them systemd takes the first.
+fn place_of(
+    binding: &Binding,
+    root: &Root,
+    others: &[(PathBuf, &Binding)],
+) -> Result<Option<PathBuf>> {
+    if !is_mounted(binding) {
+        return Ok(None);
+    }
+    let place = attach::real_target(binding, root)?;
+    match others.iter().find(|(other, _)| *other == place) {
+        Some((_, other)) => Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "in the image it is the same place as {}, which is preserved too",
+                other.target.display()
+            ),
+        )
+        .hint("leave one of them out of `preserve`, or take the link out of the image")),
+        None => Ok(Some(place)),
+    }
 }
 
 /// The lines of fstab(5): each source, then each path.
-fn lines(open: &[(Source, SourceDevice)], kept: &[&Binding]) -> Result<Vec<String>> {
+fn lines(open: &[(Source, SourceDevice, String)], kept: &[&Binding]) -> Vec<String> {
     let mut lines = Vec::new();
-    for (source, device) in open {
+    for (source, device, spec) in open {
         let users: Vec<&&Binding> = kept
             .iter()
             .filter(|b| b.source == source.number && is_mounted(b))
@@ -219,7 +254,6 @@ fn lines(open: &[(Source, SourceDevice)], kept: &[&Binding]) -> Result<Vec<Strin
         if users.is_empty() {
             continue;
         }
-        let spec = spec(device)?;
         let mut options = vec![if device.read_only { "ro" } else { "rw" }.to_owned()];
         // What a path needs, its file system has to allow.
         if users.iter().all(|b| b.flags.nosuid) {
@@ -232,6 +266,8 @@ fn lines(open: &[(Source, SourceDevice)], kept: &[&Binding]) -> Result<Vec<Strin
         if !device.required {
             options.push("nofail".to_owned());
         }
+        // For who mounts by fstab and is no systemd: below /run nobody has made it.
+        options.push("x-mount.mkdir".to_owned());
         // fsck(8) in the second round, for what has one that does something at boot.
         let pass = match device.filesystem.as_str() {
             "ext4" | "vfat" => 2,
@@ -247,7 +283,7 @@ fn lines(open: &[(Source, SourceDevice)], kept: &[&Binding]) -> Result<Vec<Strin
     for binding in kept.iter().filter(|b| is_mounted(b)) {
         lines.push(line(binding));
     }
-    Ok(lines)
+    lines
 }
 
 /// How fstab names the device.

@@ -157,6 +157,12 @@ fn dangling(root: &Root, path: &Path, error: beneath::Error) -> Failure {
     }
 }
 
+/// The target of `binding` in `root`, behind the links on the way; made where it is missing.
+pub fn real_target(binding: &Binding, root: &Root) -> Result<PathBuf> {
+    let handle = target(binding, root)?;
+    place::path_of(&handle)
+}
+
 /// Makes ready what `binding` mounts, and mounts nothing: for a system that mounts it itself at each of its boots.
 pub fn prepare(
     binding: &Binding,

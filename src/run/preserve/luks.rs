@@ -257,6 +257,7 @@ fn within(device: &SourceDevice, luks: &Luks, dev: DevNum, path: PathBuf) -> Res
     let Inside { format, .. } = luks.inside;
     let content = inside(
         &inner.name,
+        device.partuuid.as_deref(),
         &contents.found,
         !contents.blank.is_empty(),
         Inside {

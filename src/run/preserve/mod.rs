@@ -2,6 +2,7 @@
 //! paths attached to the root by descriptor. What is optional and fails is a warning; every entry stands alone.
 
 pub mod attach;
+mod check;
 pub mod claim;
 pub mod conflicts;
 pub mod earlier;
@@ -308,8 +309,8 @@ fn hidden(promise: &Promise, own: &OwnMount, reporter: &Reporter) -> Result<()> 
     Ok(())
 }
 
-/// What is required stops the boot, with the code of preserved paths whatever went wrong; the rest warns.
-fn tolerate(failure: Failure, what: &str, required: bool, reporter: &Reporter) -> Result<()> {
+/// What is required ends the run, with the code of preserved paths whatever went wrong; the rest warns.
+pub fn tolerate(failure: Failure, what: &str, required: bool, reporter: &Reporter) -> Result<()> {
     if required {
         let outer = Failure::new(Class::Preserve, format!("{what} cannot be preserved"));
         // What other classes advise in general does not fit here.

@@ -4,33 +4,32 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::libc;
 
-use super::{STATE, luks, patience};
+use super::{STATE, check, luks, patience};
 use crate::config::request::preserve::NewFileSystem;
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::host::{Content, signatures};
+use crate::host::Content;
+use crate::host::signatures::{self, unfinished};
 use crate::init::modules;
-use crate::plan::preserve::{SourceDevice, UNFINISHED};
+use crate::plan::preserve::{self, SourceDevice, UNFINISHED};
 use crate::report::Reporter;
+use crate::run::make_filesystem;
 use crate::run::memory::mounts::Mounts;
 use crate::sys::beneath::Root;
 use crate::sys::block;
 use crate::sys::detached::{Context, Flags};
 use crate::sys::tool::{self, Tool};
 
-/// A udevd that probes the device holds its lock for moments.
+/// Who looks at the device holds its lock for moments.
 const LOCK: Duration = Duration::from_secs(10);
 
 /// The largest file systems with the slowest disks take minutes.
 const MAKE: Duration = Duration::from_secs(30 * 60);
-
-/// A check after a power cut replays a journal; a full one reads all metadata.
-const CHECK: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// A mounted source.
 #[derive(Debug)]
@@ -48,7 +47,7 @@ pub struct Source {
 /// Opens `device` and mounts it at its place below [`STATE`].
 pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Result<Source> {
     let file = node(device, 0)?;
-    // Held until it is mounted: udevd and its like keep away (systemd: "Locking Block Device Access").
+    // Held until it is mounted: whoever locks this node as well keeps away. udevd locks whole disks, and only reads.
     let lock = block::lock(file, LOCK).map_err(|(_, error)| {
         Failure::new(Class::Preserve, format!("locking {device}")).caused_by(error)
     })?;
@@ -63,7 +62,10 @@ pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Re
         let what = format!("making {} on {inner}", kind.name());
         patience::telling(&what, || at_most(MAKE), reporter, || make(inner, kind))?;
     } else if !inner.read_only {
-        check(inner, reporter)?;
+        check::check(inner, reporter)?;
+    }
+    if !inner.read_only {
+        unmark(inner)?;
     }
     // From now on somebody may store something there, so that it must not be begun again: also where this boot may not
     // format, and where cryptsetup has brought the label back by repairing one copy of the header from the other.
@@ -131,7 +133,10 @@ fn is_the_chosen_one(device: &SourceDevice) -> Result<()> {
         let unfinished = |c: &Content| c.label.as_deref() == Some(UNFINISHED);
         let begins_again = device.luks.is_some()
             && matches!(contents.found.as_slice(), [one] if one.what == "crypto_LUKS" && unfinished(one));
-        if !contents.blank.is_empty() || begins_again {
+        let all: Vec<&Content> = contents.found.iter().collect();
+        let was_being_made =
+            device.luks.is_none() && preserve::begins_again(&all, device.partuuid.as_deref());
+        if !contents.blank.is_empty() || begins_again || was_being_made {
             return Ok(());
         }
         let found: Vec<String> = contents.found.iter().map(ToString::to_string).collect();
@@ -142,7 +147,9 @@ fn is_the_chosen_one(device: &SourceDevice) -> Result<()> {
         };
         return Err(changed(device, &format!("it is not blank: {found}")));
     }
-    match contents.found.as_slice() {
+    let is_mark = |c: &Content| c.what == unfinished::UNFINISHED_FILESYSTEM;
+    let found: Vec<Content> = contents.found.into_iter().filter(|c| !is_mark(c)).collect();
+    match found.as_slice() {
         [one] if one.uuid == device.uuid => Ok(()),
         [] => Err(changed(device, "no file system is on it")),
         other => {
@@ -156,54 +163,86 @@ fn at_most(limit: Duration) -> String {
     format!("at most {} min", limit.as_secs() / 60)
 }
 
+/// Makes the file system, with a mark beside it until it is complete and on the medium.
 fn make(device: &SourceDevice, kind: NewFileSystem) -> Result<()> {
+    let mark = unfinished::mark(device.size, device.partuuid.as_deref().unwrap_or_default());
+    put(device, &mark)?;
     let path = device.path.to_string_lossy();
+    // Nothing is discarded: that would take the mark.
     match kind {
         // Forced, because it would ask whether a whole disk is meant. What it would find, was looked for.
-        NewFileSystem::Ext4 => tool::run(Tool::Mke2fs, &["-q", "-F", "-t", "ext4", &path], MAKE),
-        NewFileSystem::Xfs => tool::run(Tool::MkfsXfs, &["-q", &path], MAKE),
+        NewFileSystem::Ext4 => tool::run(
+            Tool::Mke2fs,
+            &["-q", "-F", "-t", "ext4", "-E", "nodiscard", &path],
+            MAKE,
+        ),
+        NewFileSystem::Xfs => tool::run(Tool::MkfsXfs, &["-q", "-f", "-K", &path], MAKE),
         NewFileSystem::Vfat => tool::run(Tool::MkfsVfat, &["-I", &path], MAKE),
     }
     .map(drop)
 }
 
-/// Repairs what can be repaired without a decision. xfs, btrfs and f2fs replay their logs when they are mounted.
-fn check(device: &SourceDevice, reporter: &Reporter) -> Result<()> {
-    let path = device.path.to_string_lossy();
-    // e2fsck(8): 1 errors corrected, 2 corrected and the system should be rebooted, which is for one that is
-    // mounted. fsck.fat(8): 1 recoverable errors, which -a has corrected.
-    let (tool, args, good): (Tool, &[&str], &[i32]) = match device.filesystem.as_str() {
-        "ext4" => (Tool::E2fsck, &["-p", &path], &[0, 1, 2]),
-        "vfat" => (Tool::FsckVfat, &["-a", &path], &[0, 1]),
-        _ => return Ok(()),
-    };
-    let what = format!("{tool} of {device}");
-    let output = patience::telling(
-        &what,
-        || at_most(CHECK),
-        reporter,
-        || tool::run_expecting(tool, args, CHECK, good),
-    )
-    .map_err(|failure| {
-        Failure::new(
-            Class::Preserve,
-            format!(
-                "the {} on {device} is damaged and cannot be repaired without a decision",
-                device.filesystem
-            ),
-        )
-        .caused_by(failure)
-        .hint(format!(
-            "look at it with `{tool}` on a running system, or restore it from a backup"
-        ))
-    })?;
-    if output.code != Some(0) {
-        reporter.warn(format!(
-            "the {} on {device} had errors, which were corrected",
-            device.filesystem
-        ));
+/// Writes to each place of the mark, between two flushes.
+fn put(device: &SourceDevice, bytes: &[u8]) -> Result<()> {
+    let what = || format!("marking {device} as being given a file system");
+    let file = node(device, 0)?;
+    block::flush(&file).context(Class::Preserve, what)?;
+    for place in unfinished::places(device.size) {
+        block::write_at(&file, bytes, place).context(Class::Preserve, what)?;
+    }
+    block::flush(&file).context(Class::Preserve, what)
+}
+
+/// Takes the mark away, where there is one, before anything is kept here. A place that mkfs has used for something else
+/// is left alone.
+fn unmark(device: &SourceDevice) -> Result<()> {
+    let what = || format!("taking the mark from {device}");
+    let mark = unfinished::mark(device.size, device.partuuid.as_deref().unwrap_or_default());
+    let file = node(device, 0)?;
+    let mut dirty = false;
+    for place in unfinished::places(device.size) {
+        let mut there = vec![0; mark.len()];
+        file.read_exact_at(&mut there, place.0)
+            .context(Class::Preserve, what)?;
+        if there == mark {
+            if !dirty {
+                // What it stands for is on the medium before it goes.
+                block::flush(&file).context(Class::Preserve, what)?;
+            }
+            dirty = true;
+            block::write_at(&file, &vec![0; mark.len()], place).context(Class::Preserve, what)?;
+        }
+    }
+    if dirty {
+        block::flush(&file).context(Class::Preserve, what)?;
     }
     Ok(())
+}
+
+/// The program that this source needs beside cryptsetup: what is inside an encrypted one is not known.
+fn program(device: &SourceDevice) -> Option<Tool> {
+    match (device.format, device.filesystem.as_str()) {
+        (Some(kind), _) => Some(make_filesystem::program(kind)),
+        (None, "ext4") if !device.read_only => Some(Tool::E2fsck),
+        (None, "vfat") if !device.read_only => Some(Tool::FsckVfat),
+        (None, _) => None,
+    }
+}
+
+/// Fails where the program for `device` is missing: to be asked before an image is fetched.
+pub fn can_be_opened(device: &SourceDevice) -> Result<()> {
+    let Some(tool) = program(device) else {
+        return Ok(());
+    };
+    tool.require().map(drop).map_err(|failure| {
+        let hint = failure.next().to_owned();
+        Failure::new(
+            Class::Preserve,
+            format!("source {} cannot be made ready", device.wanted),
+        )
+        .caused_by(failure)
+        .hint(hint)
+    })
 }
 
 fn mount(device: &SourceDevice, place: &Path, made: &mut Mounts) -> Result<()> {
@@ -213,6 +252,18 @@ fn mount(device: &SourceDevice, place: &Path, made: &mut Mounts) -> Result<()> {
         .set("source", device.path.as_os_str().as_bytes())?;
     if device.read_only {
         context = context.flag("ro")?;
+        // A log that cannot be replayed there keeps these from being mounted at all.
+        let what = || format!("asking {device} whether it can be written");
+        let quiet = match kind {
+            "ext4" => Some("noload"),
+            "xfs" => Some("norecovery"),
+            _ => None,
+        };
+        if let Some(quiet) = quiet
+            && block::is_read_only(&node(device, 0)?).context(Class::Preserve, what)?
+        {
+            context = context.flag(quiet)?;
+        }
     }
     if kind == "ext4" {
         // Damage that shows later must not grow.

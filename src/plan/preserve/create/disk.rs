@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::ENTRIES;
-use crate::config::request::preserve::Creation;
+use crate::config::request::Source;
+use crate::config::request::preserve::{Creation, Preserved};
 use crate::config::wire::Select;
 use crate::host::tables::{CopyState, Gpt, Table, TablePartition};
 use crate::host::{Disk, DiskKind, Facts, Holder, RecordFound};
@@ -77,6 +78,22 @@ pub fn listed(label: &str, chosen: &Disk, facts: &Facts) -> Option<Trouble> {
     // What was begun there and cut off is looked at with the table.
     let begun = |d: &Disk| d.dev == chosen.dev && is_begun_table(d);
     listed_on(label, facts.disks.iter().filter(|d| !begun(d)))
+}
+
+/// A name that stands in a table, whose partition the kernel does not know: what is to be done about that is another
+/// thing than where no disk has it.
+pub fn is_only_listed(
+    entry: &Preserved,
+    trouble: Option<&Trouble>,
+    facts: &Facts,
+) -> Option<Trouble> {
+    let (Source::Partlabel(label), None) = (&entry.source, &entry.create) else {
+        return None;
+    };
+    match trouble {
+        Some(Trouble::Missing { .. }) => listed_on(label, facts.disks.iter()),
+        _ => None,
+    }
 }
 
 /// [`listed`] for some of the disks.
