@@ -309,6 +309,10 @@ fn the_trees_own_script_installs_its_boot_loader_without_the_disk() {
         $b printf 'CORE' | $b dd of="$IRONROOT_BIOS_BOOT" conv=notrunc 2>/dev/null
         # A mount that is left, and what runs on: neither holds the disk.
         $b sleep 600 &
+        ($b setsid $b sh -c 'echo $$ >/etc/daemon; cd /etc; exec 9>/etc/held; while :; do $b sleep 1; done' &) &
+        while [ ! -s /etc/daemon ]; do $b sleep 0.1; done
+        [ "$(echo piped | $b cat /dev/stdin)" = piped ]
+        [ -d /proc/self/fd ] && [ -r /proc/$$/stat ]
         $b mount -t tmpfs none /mnt || { $b mkdir -p /mnt; $b mount -t tmpfs none /mnt; }
         $b touch /mnt/in-memory
         echo "said on the console" >&2"#,
@@ -347,6 +351,7 @@ fn the_trees_own_script_installs_its_boot_loader_without_the_disk() {
             )
         );
         assert!(!found.join("mnt/in-memory").exists());
+        assert!(found.join("etc/held").is_file());
     });
 }
 

@@ -55,8 +55,8 @@ impl Bench {
     /// The initramfs with a file more, as an operator would append it.
     fn initrd(&self, key: &str) -> PathBuf {
         let tree = self.folder.path().join(format!("tree-{}", key.len()));
-        std::fs::create_dir_all(tree.join("etc/keys")).unwrap();
-        std::fs::write(tree.join("etc/keys/state"), key).unwrap();
+        std::fs::create_dir_all(tree.join("etc/ironroot/keys")).unwrap();
+        std::fs::write(tree.join("etc/ironroot/keys/state"), key).unwrap();
         let archive = Command::new("sh")
             .args(["-c", "find . -mindepth 1 | cpio --quiet -o -H newc -R 0:0"])
             .current_dir(&tree)
@@ -108,7 +108,7 @@ fn entry(target: &str, more: Value) -> Value {
         "subdir": target.trim_start_matches('/'),
         "format": "IfBlank",
         "create": "160MiB",
-        "luks": { "keyFile": "/etc/keys/state" },
+        "luks": { "keyFile": "/etc/ironroot/keys/state" },
     });
     if let Value::Object(more) = more {
         entry.as_object_mut().unwrap().extend(more);
@@ -165,7 +165,9 @@ fn an_encrypted_partition_is_made_once_and_opens_to_its_key() {
     let wrong = bench.initrd("another key");
     let console = bench.boot(&wrong, &entries, "", &["--until=FAILED .code 16."]);
     assert!(
-        console.contains("the key file /etc/keys/state does not open the encrypted /dev/vdb1"),
+        console.contains(
+            "the key file /etc/ironroot/keys/state does not open the encrypted /dev/vdb1"
+        ),
         "{console}"
     );
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::layout::Shape;
 use super::refusal::{Refusal, summary};
-use super::step::{Changes, Esp, Handoff, Span, Start, Step, Switch, Target};
+use super::step::{Changes, Esp, Handoff, Seen, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
 use super::{Plan, clear, drift, keep, memory_root, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
@@ -176,12 +176,14 @@ pub fn take(
     facts: &Facts,
 ) -> Result<(Vec<Step>, Vec<String>), Refusal> {
     let target = target.clone();
+    let seen = Box::new(Seen::of(disk));
     if disk.holders.is_empty() {
-        return Ok((vec![Step::LockDisk { target }], vec![]));
+        return Ok((vec![Step::LockDisk { target, seen }], vec![]));
     }
     let Teardown { devices, notes } = teardown::plan(disk, facts)?;
     let mut steps = vec![Step::LockStack {
         target,
+        seen,
         devices: devices.clone(),
     }];
     steps.extend(devices.into_iter().map(|device| Step::TakeDown { device }));

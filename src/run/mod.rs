@@ -18,6 +18,7 @@ pub mod partitions;
 pub mod preserve;
 pub mod progress;
 pub mod reread;
+mod seen_again;
 pub mod source_disk;
 pub mod start;
 pub mod target_disk;
@@ -262,8 +263,20 @@ fn in_memory(step: &Step, session: Session, machine: &Machine<'_>) -> Result<Ses
 
 fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
     match step {
-        Step::LockDisk { target } => stage.lock(target),
-        Step::LockStack { target, devices } => stage.lock_stack(target, devices),
+        Step::LockDisk { target, seen } => {
+            let stage = stage.lock(target)?;
+            seen_again::must_be_as_planned(machine.root, target, seen)?;
+            Ok(stage)
+        }
+        Step::LockStack {
+            target,
+            seen,
+            devices,
+        } => {
+            let stage = stage.lock_stack(target, devices)?;
+            seen_again::must_be_as_planned(machine.root, target, seen)?;
+            Ok(stage)
+        }
         Step::TakeDown { device } => stage.take_down(device),
         Step::ClaimDisk => stage.claim(),
         Step::WipeDisk { method, spans } => stage.wipe(*method, spans, machine.reporter),

@@ -11,8 +11,10 @@ use crate::host::DevNum;
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::LockDisk { target } => write!(f, "lock disk {target}"),
-            Step::LockStack { target, devices } => write!(
+            Step::LockDisk { target, .. } => write!(f, "lock disk {target}"),
+            Step::LockStack {
+                target, devices, ..
+            } => write!(
                 f,
                 "lock disk {target}, and see that nobody uses the {} that stand on it",
                 devices.len()

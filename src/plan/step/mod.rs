@@ -3,6 +3,7 @@
 mod changes;
 mod handoff;
 mod line;
+mod seen;
 mod target;
 
 use std::path::PathBuf;
@@ -26,6 +27,7 @@ use crate::units::{Bytes, Digest};
 
 pub use changes::Changes;
 pub use handoff::{Esp, Handoff, Start, Switch};
+pub use seen::Seen;
 pub use target::{Span, Target, total};
 
 /// One step.
@@ -40,12 +42,18 @@ pub enum Step {
     LockDisk {
         /// The target.
         target: Target,
+        /// What was seen of it, which must be so still.
+        #[serde(skip)]
+        seen: Box<Seen>,
     },
     /// Lock the target while something still stands on it, so that nobody builds on it anew meanwhile, and make
     /// sure that nobody uses what stands there.
     LockStack {
         /// The target.
         target: Target,
+        /// What was seen of it, which must be so still.
+        #[serde(skip)]
+        seen: Box<Seen>,
         /// All that will be taken down.
         devices: Vec<Standing>,
     },
