@@ -56,6 +56,21 @@ install_tools() {
     inst_libdir_file "libgcc_s.so*"
 }
 
+# Debian's poweroff, reboot and halt are systemd's systemctl, which asks a systemd for it unless it is forced twice.
+# Without systemd in the initrd nobody would be there, and rd.emergency= would end in a panic.
+install_power() {
+    local name path
+    for name in poweroff reboot halt; do
+        path=$(find_binary "$name") || continue
+        # shellcheck disable=SC2154 # dracut sets it where it builds for another root
+        [[ $(readlink -f "${dracutsysrootdir-}$path") == */systemctl ]] || continue
+        inst_multiple systemctl
+        mkdir -p "$initdir${path%/*}"
+        printf '#!/bin/sh\nexec systemctl --force --force %s\n' "$name" >"$initdir$path"
+        chmod 755 "$initdir$path"
+    done
+}
+
 install() {
     local file
     inst_binary "$IRONROOT"
@@ -79,8 +94,8 @@ install() {
         inst_script "$moddir/ironroot-generator" "$systemdutildir/system-generators/ironroot-generator"
         inst_multiple mkdir cp ln
     else
-        inst_hook emergency 50 "$moddir/emergency-ironroot.sh"
         inst_hook pre-mount 50 "$moddir/mount-ironroot.sh"
+        install_power
     fi
     return 0
 }
