@@ -81,6 +81,8 @@ fn the_manifest_says_what_the_files_and_the_layers_are() {
         ("squashfs", "root.squashfs"),
         ("uki", "uki.efi"),
         ("rootfs+zstd", "disk.raw.zst"),
+        ("erofs", "root.erofs"),
+        ("tar+zstd", "root.tar.zst"),
     ] {
         assert_eq!(
             files[name]["digest"],
@@ -93,7 +95,16 @@ fn the_manifest_says_what_the_files_and_the_layers_are() {
         "application/vnd.ironcore.image.config.v1+json"
     );
     let config = json(&layout::blob(&oci, &config["digest"]));
-    assert_eq!(config["commandLine"], told["commandLine"]);
+    let words = told["commandLine"].as_str().unwrap();
+    let (root, others) = words.split_once(' ').unwrap();
+    assert!(root.starts_with("root=PARTUUID="), "{words}");
+    assert_eq!(config["commandLine"], others);
+    // What it says of itself, but for the index that it is in.
+    let layer = layout::layer(&manifest, "manifest.v1+json");
+    let mut inside = json(&layout::blob(&oci, &Value::String(layer)));
+    assert_eq!(inside.get("oci"), None);
+    inside["oci"] = told["oci"].clone();
+    assert_eq!(inside, told);
     let top = json(&oci.join("index.json"));
     assert_eq!(top["manifests"][0]["digest"], told["oci"]["digest"]);
     assert!(
@@ -154,6 +165,10 @@ fn small_layout(folder: &Path, architecture: &str, others: &[&Path]) -> std::pro
         "root.squashfs",
         "uki.efi",
         "disk.raw.zst",
+        "root.erofs",
+        "root.tar.zst",
+        "manifest.json",
+        "packages.spdx.json",
     ] {
         fs::write(folder.join(name), format!("{name} for {architecture}")).unwrap();
     }

@@ -245,3 +245,38 @@ fn wrong_words_are_a_usage_error() {
         assert_eq!(ironroot(args).status.code(), Some(2), "{args:?}");
     }
 }
+
+/// What docs/troubleshooting.md quotes of ironroot, and where that is said; `{…}` stands for what differs.
+#[test]
+fn the_messages_that_troubleshooting_quotes_are_said() {
+    let quoted = read("docs/troubleshooting.md");
+    let script = "initramfs/tools-hook/script";
+    let hook = "dracut-module/50ironroot/network-ironroot.sh";
+    for (message, place) in [
+        ("the network did not come up", script),
+        ("ironroot failed; its reason is above", script),
+        (
+            "ironroot failed; its reason is above",
+            "dracut-module/50ironroot/mount-ironroot.sh",
+        ),
+        ("no port has an address yet", hook),
+        (
+            "nothing on the kernel command line asks for it",
+            "src/cli/initrd.rs",
+        ),
+        ("ended by ", "src/cli/ended.rs"),
+        ("while at work", "src/cli/ended.rs"),
+        ("the initrd's PID 1 ended it", "src/cli/ended.rs"),
+        ("trying again in ", "src/report/console.rs"),
+        (
+            "names are asked for at ",
+            "src/init/network/name_servers.rs",
+        ),
+    ] {
+        assert!(quoted.contains(message), "{message} is not quoted");
+        assert!(
+            read(place).contains(message),
+            "{place} does not say {message}"
+        );
+    }
+}

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use debian_tree::{holds, holds_the_tools, on_a_debian};
+use debian_tree::{holds, holds_the_modules, holds_the_tools, on_a_debian};
 
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -59,6 +59,197 @@ fn what_is_installed_is_taken_away_again() {
     away.push("--uninstall");
     assert!(install_module(tree.path(), &away).status.success());
     assert_eq!(files(tree.path()), BTreeSet::new());
+}
+
+#[test]
+fn what_one_builder_gives_up_stays_for_the_other_and_for_the_packages() {
+    let tree = tempfile::tempdir().unwrap();
+    let (dracut, tools) = (["--for", "dracut"], ["--for", "initramfs-tools"]);
+    let away = |builder: [&str; 2], more: &[&str]| {
+        let all = [&builder[..], &["--uninstall"], more].concat();
+        assert!(install_module(tree.path(), &all).status.success());
+        files(tree.path())
+    };
+    assert!(install_module(tree.path(), &dracut).status.success());
+    assert!(install_module(tree.path(), &tools).status.success());
+    let left = away(dracut, &["--no-config"]);
+    let expected = [
+        "usr/bin/ironroot 755",
+        "usr/share/initramfs-tools/hooks/ironroot 755",
+        "usr/share/initramfs-tools/scripts/ironroot 644",
+        "usr/share/initramfs-tools/conf-hooks.d/ironroot 644",
+    ];
+    assert_eq!(left, expected.map(str::to_owned).into());
+    // The packages have brought the program and one hook.
+    let info = tree.path().join("var/lib/dpkg/info");
+    fs::create_dir_all(&info).unwrap();
+    let list = "/.\n/usr/bin/ironroot\n/usr/share/initramfs-tools/hooks/ironroot\n";
+    fs::write(info.join("ironroot-initramfs-tools.list"), list).unwrap();
+    let left = away(tools, &[]);
+    assert!(
+        left.contains(expected[0]) && left.contains(expected[1]),
+        "{left:?}"
+    );
+    assert!(!left.contains(expected[2]), "{left:?}");
+}
+
+/// `lines` in a Debian of the lab in which both builders know ironroot; `$TREE/usr/bin/ironroot` is that of the test.
+fn with_both(suite: &str, lines: &str) -> String {
+    let install =
+        r#"scripts/install-module --destdir "$TREE" --for dracut --for initramfs-tools >&2"#;
+    on_a_debian(suite, &format!("{install}\n{lines}"))
+}
+
+/// The boot script within initramfs-tools' own: what init calls, with a network that has an answer at the third question,
+/// and an ironroot that fails at first.
+const INIT: &str = r#"
+ln -s /usr/share/initramfs-tools/scripts "$TREE/scripts"
+ln -s /usr/share/initramfs-tools/scripts/ironroot "$TREE/scripts/ironroot" 2>/dev/null || :
+mkdir -p "$TREE/lab"
+echo "quiet boot=ironroot $WORDS" >"$TREE/lab/cmdline"
+mount --bind "$TREE/lab/cmdline" "$TREE/proc/cmdline"
+mount -t tmpfs run "$TREE/run"
+mv "$TREE/usr/bin/ironroot" "$TREE/usr/bin/ironroot.real"
+cat >"$TREE/usr/bin/ironroot" <<'END'
+#!/bin/sh
+[ "$2" != --is-wanted ] || exec /usr/bin/ironroot.real "$@"
+echo "HELPER $*"
+# An answer that comes later is seen while it is at work.
+round=0
+while [ ! -e /run/net-eth0.conf ] && [ $round -lt 300 ]; do sleep 0.1; round=$((round + 1)); done
+[ -e /run/net-eth0.conf ] && echo "HELPER has an address"
+[ -e /lab/mended ]
+END
+cat >"$TREE/usr/bin/ipconfig" <<'END'
+#!/bin/sh
+echo asked >>/lab/asked
+[ "$(wc -l </lab/asked)" -lt 13 ] || echo DEVICE=eth0 >/run/net-eth0.conf
+END
+cat >"$TREE/lab/init" <<'END'
+. /scripts/functions
+quiet=y rootmnt=/root IP='' DEVICE='' BOOTIF='' starttime=0
+run_scripts() { echo "RUN $1"; }
+wait_for_udev() { :; }
+_usable_netdev_exists() { true; }
+netinfo_to_resolv_conf() { :; }
+sleep() { command sleep 0.1; }
+panic() {
+    echo "PANIC $*"
+    [ ! -e /lab/mended ] || exit 1
+    : >/lab/mended
+}
+. /scripts/local
+. /scripts/nfs
+. /scripts/ironroot
+mount_top
+mount_premount
+mountroot
+mount_bottom
+nfs_bottom
+local_bottom
+echo "SEEN asked=$(wc -l </lab/asked)"
+END
+chmod +x "$TREE/usr/bin/ironroot" "$TREE/usr/bin/ipconfig"
+timeout 60 chroot "$TREE" dash /lab/init 2>&1
+"#;
+
+#[test]
+fn initramfs_tools_asks_on_for_an_address_and_runs_each_script_once() {
+    for suite in ["bookworm", "trixie"] {
+        if !project()
+            .join(format!("target/lab/initrd/{suite}.tree"))
+            .exists()
+            && suite == "trixie"
+        {
+            // Only `scripts/test --all` makes it.
+            continue;
+        }
+        let words = "WORDS=ironroot.config=http://h/";
+        let said = with_both(suite, &format!("{words}\n{INIT}"));
+        for folder in ["local-top", "local-premount", "local-bottom"] {
+            let count = said.matches(&format!("RUN /scripts/{folder}\n")).count();
+            assert_eq!(count, 1, "{folder} of {suite}: {said}");
+        }
+        assert!(
+            said.contains("ironroot: the network did not come up"),
+            "{said}"
+        );
+        assert_eq!(
+            said.matches("HELPER initrd --sysroot /root").count(),
+            2,
+            "{said}"
+        );
+        assert!(said.contains("HELPER has an address"), "{said}");
+        assert!(
+            said.contains("PANIC ironroot failed; its reason is above"),
+            "{said}"
+        );
+        assert!(said.contains("SEEN asked=13"), "{said}");
+    }
+}
+
+#[test]
+fn initramfs_tools_says_which_words_do_not_go_together() {
+    let words = "WORDS='ironroot.config=http://h/ ironroot.skip'";
+    let said = with_both("bookworm", &format!("{words}\n{INIT}"));
+    assert!(
+        said.contains("PANIC boot=ironroot and ironroot.skip"),
+        "{said}"
+    );
+}
+
+/// What the generator has networkd do, and whether it waits for the network.
+fn generated(line: &str) -> (String, bool) {
+    let script = format!(
+        r#"
+mkdir -p "$TREE/lab/out"
+echo '{line}' >"$TREE/lab/cmdline"
+mount --bind "$TREE/lab/cmdline" "$TREE/proc/cmdline"
+mount -t tmpfs run "$TREE/run"
+mkdir -p "$TREE/usr/lib/ironroot"
+cp dracut-module/50ironroot/wait-online.conf "$TREE/usr/lib/ironroot/"
+chroot "$TREE" /usr/lib/dracut/modules.d/50ironroot/ironroot-generator /lab/out
+cat "$TREE/run/systemd/network/zz-ironroot.network" || :
+ls "$TREE/lab/out"
+# The new root finds nothing of it.
+mkdir -p "$TREE/tmp"
+chroot "$TREE" sh -euc '. /usr/lib/dracut/modules.d/50ironroot/cleanup-ironroot.sh'
+[ ! -e "$TREE/run/systemd/network/zz-ironroot.network" ]"#
+    );
+    let said = with_both("bookworm", &script);
+    let waits = said.contains("ironroot.service.wants");
+    (said, waits)
+}
+
+#[test]
+fn networkd_asks_on_the_port_that_the_command_line_makes() {
+    let wanted = "ironroot.config=http://h/";
+    for (words, matched) in [
+        ("quiet", "Kind=!*\nType=ether\n"),
+        ("vlan=vlan7:eth0", "Name=vlan7\n"),
+        ("bond=bond0:eth0,eth1:mode=active-backup", "Name=bond0\n"),
+        (
+            "bond=bond0:eth0,eth1 vlan=v7:bond0 vlan=v8:eth2",
+            "Name=v7 v8\n",
+        ),
+        ("bond", "Name=bond0\n"),
+    ] {
+        let (said, waits) = generated(&format!("{words} {wanted}"));
+        assert!(
+            said.contains(&format!("[Match]\n{matched}\n[Network]\nDHCP=yes\n")),
+            "{words}: {said}"
+        );
+        assert!(waits, "{said}");
+    }
+    for (words, waits) in [
+        ("ip=eth0:dhcp", true),
+        ("ip=off", false),
+        ("ironroot.skip", false),
+    ] {
+        let (said, does) = generated(&format!("{words} {wanted}"));
+        assert!(!said.contains("[Match]"), "{words}: {said}");
+        assert_eq!(does, waits, "{words}: {said}");
+    }
 }
 
 #[test]
@@ -121,6 +312,37 @@ fn the_lines_for_initramfs_tools_make_an_initrd_with_ironroot_in_it() {
         ],
     );
     holds_the_tools(&listed);
+    holds_the_modules(&listed);
+}
+
+/// Nothing by itself, as MODULES=dep has nothing but what the building machine needs, and yet it is for another machine.
+#[test]
+fn an_initrd_of_initramfs_tools_that_is_made_for_one_machine_holds_the_drivers_of_others() {
+    let lines = r#"echo MODULES=list >"$TREE/etc/initramfs-tools/conf.d/lab"
+chroot "$TREE" mkinitramfs -o /boot/lab.img "$VERSION" >&2
+chroot "$TREE" lsinitramfs /boot/lab.img"#;
+    let listed = with_both("bookworm", lines);
+    let drivers = [
+        "ahci.ko",
+        "nvme.ko",
+        "virtio_blk.ko",
+        "virtio_scsi.ko",
+        "virtio_net.ko",
+        "megaraid_sas.ko",
+        "mpt3sas.ko",
+        "bonding.ko",
+        "8021q.ko",
+        "e1000e.ko",
+    ];
+    let made = with_both("bookworm", r#"find "$TREE/lib/modules" -name '*.ko'"#);
+    for driver in drivers {
+        // The lab's kernel is one for virtual machines.
+        assert!(
+            listed.contains(driver) || !made.contains(driver),
+            "{driver} in {listed}"
+        );
+    }
+    holds_the_modules(&listed);
 }
 
 #[test]
@@ -141,5 +363,9 @@ fn matrix_the_lines_for_dracut_make_an_initrd_with_ironroot_in_it() {
             ],
         );
         holds_the_tools(&listed);
+        holds_the_modules(&listed);
+        // Nobody asked for another network program.
+        holds(&listed, &["systemd-networkd.service"]);
+        assert!(!listed.contains("bin/NetworkManager"), "{listed}");
     }
 }

@@ -67,6 +67,22 @@ fn skip_on_the_command_line_ends_the_helper_at_once() {
 }
 
 #[test]
+fn a_config_that_is_named_counts_beside_skip() {
+    let line = "ironroot.skip ironroot.timeout=0";
+    let args = [
+        "initrd",
+        "--sysroot",
+        "/run/sysroot",
+        "--config",
+        "/run/no.json",
+    ];
+    let output = with_cmdline(line, &args).wait_with_output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("/run/no.json"), "{said}");
+}
+
+#[test]
 fn a_pid_1_that_ends_the_helper_gets_a_reason_and_a_code() {
     // It takes connections and never answers.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();

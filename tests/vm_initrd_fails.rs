@@ -115,45 +115,63 @@ fn matrix_a_damaged_image_in_every_initrd() {
     });
 }
 
+/// Also where dracut itself would wait for a lease, and end the boot without a word of ironroot.
 #[track_caller]
-fn no_network(initrd: Initrd) {
+fn no_network(initrd: Initrd, network: &str) -> String {
     let scenario = initrd::scenario(if initrd.is_of_initramfs_tools() {
         "fails-network-tools"
     } else {
         "fails-network"
     });
     let words = format!("ironroot.timeout=3s {CONFIG}");
-    fails(
-        initrd,
-        &scenario,
-        11,
-        &words,
-        &["--net=none", "--timeout=600"],
-    );
-}
-
-/// The network is the business of dracut's own scripts.
-fn is_legacy(initrd: Initrd) -> bool {
-    initrd.0.ends_with("legacy") || initrd.0.ends_with("no-systemd")
+    fails(initrd, &scenario, 11, &words, &[network, "--timeout=600"])
 }
 
 #[test]
 fn matrix_no_network_in_every_initrd_of_dracut() {
     every(|initrd| {
-        if !initrd.is_of_initramfs_tools() && !is_legacy(initrd) {
-            no_network(initrd);
+        if !initrd.is_of_initramfs_tools() {
+            no_network(initrd, "--net=none");
         }
     });
 }
 
-/// They wait for two minutes and more.
 #[test]
-fn matrix_no_network_where_dracuts_own_scripts_bring_it_up() {
-    every(|initrd| {
-        if is_legacy(initrd) {
-            no_network(initrd);
-        }
-    });
+fn matrix_a_network_without_an_answer_in_dracut_with_network_legacy() {
+    let console = no_network(Initrd("bookworm-network-legacy"), "--net=silent");
+    assert!(console.contains("no port has an address yet"), "{console}");
+}
+
+/// An installation that is refused, and one whose image is damaged.
+#[test]
+fn matrix_a_disk_that_is_not_installed_in_dracut() {
+    let initrd = Initrd("bookworm-networkd");
+    let scenario = initrd::scenario("fails-disk");
+    let mut image = std::fs::read(lab("tiny.raw.zst")).unwrap();
+    let middle = image.len() / 2;
+    image[middle] ^= 1;
+    std::fs::write(scenario.file("www/damaged.raw.zst"), image).unwrap();
+    let mut config = initrd::config();
+    config.as_object_mut().unwrap().remove("memory");
+    config["image"]["url"] = "http://boot.lab.example:8080/damaged.raw.zst".into();
+    config["image"]["digest"] = initrd::digest("tiny.raw.zst").into();
+    config["disk"] = serde_json::json!({ "select": { "serial": "initrd-disk" } });
+    let words = served(&scenario, &config);
+    // The disk has something on it, and nobody said that it may go.
+    fails(initrd, &scenario, 13, &words, &[]);
+
+    let disk = std::fs::File::create(scenario.file("disk.raw")).unwrap();
+    disk.set_len(256 << 20).unwrap();
+    let emergency = initrd.emergency();
+    let failed = "--until=FAILED .code 12.";
+    let options = [failed, emergency[0], emergency[1]];
+    initrd.boot(&scenario, &words, &options).good();
+    let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
+    // No boot code and no table, neither here nor at the end; the mark says whose unfinished work it is.
+    let zeros = |range: std::ops::Range<usize>| disk[range].iter().all(|byte| *byte == 0);
+    assert!(zeros(0..(1 << 20) - 4096));
+    assert!(!zeros((1 << 20) - 4096..1 << 20));
+    assert!(zeros(disk.len() - 33 * 512..disk.len()));
 }
 
 /// initramfs-tools waits three minutes for a port to be there.
@@ -161,7 +179,7 @@ fn matrix_no_network_where_dracuts_own_scripts_bring_it_up() {
 fn matrix_no_network_in_every_initrd_of_initramfs_tools() {
     every(|initrd| {
         if initrd.is_of_initramfs_tools() {
-            no_network(initrd);
+            no_network(initrd, "--net=none");
         }
     });
 }

@@ -11,7 +11,16 @@ check() {
 }
 
 depends() {
-    # Not systemd: with it there is a unit, without it a hook. network picks whoever brings the network up.
+    local handler network=network
+    # Not systemd: with it there is a unit, without it a hook. Nor whatever network program the building machine happens to
+    # have: networkd, where there is systemd and nobody asked for another one; else network picks one.
+    # shellcheck disable=SC2154 # dracut sets them
+    for handler in network-wicked connman network-manager network-legacy; do
+        case " $dracutmodules $add_dracutmodules $force_add_dracutmodules $mods_to_load " in *" $handler "*) network='' ;; esac
+    done
+    case " $omit_dracutmodules " in *" systemd "* | *" systemd-networkd "*) network='' ;; esac
+    # In a shell of its own: it notes what it has seen.
+    if [[ $network ]] && (check_module systemd-networkd) >/dev/null 2>&1; then echo systemd-networkd; fi
     echo base network fs-lib
     # From 108 on the loop in which network scripts run is a module of its own; without systemd nobody else asks for it.
     # shellcheck disable=SC2154 # dracut sets it
@@ -20,11 +29,13 @@ depends() {
 }
 
 installkernel() {
+    local modules
+    # What ironroot itself asks for it names, so that the list here is never out of date; then hardware, and ports of ports.
+    modules=$("$IRONROOT" tools --modules) || { derror "ironroot: \`$IRONROOT tools --modules\` does not run"; return 1; }
     # Whatever machine builds the initrd, another one boots it.
-    hostonly='' instmods overlay squashfs erofs loop zram lzo-rle zstd ext4 xfs btrfs vfat "=fs/nls" efivarfs \
-        crc32c crc32 virtio_pci virtio_blk virtio_scsi virtio_net nvme ahci sd_mod dm_mod \
-        dm_crypt algif_skcipher xts essiv cbc ecb aes_generic sha256_generic sha512_generic \
-        "=drivers/net/ethernet" "=drivers/ata" "=drivers/scsi"
+    # shellcheck disable=SC2086 # words
+    hostonly='' instmods $modules "=fs/nls" virtio_pci virtio_blk virtio_scsi virtio_net nvme ahci sd_mod bonding 8021q \
+        "=drivers/net/ethernet" "=drivers/ata" "=drivers/scsi" "=drivers/mmc" usb-storage uas
     return 0
 }
 
@@ -71,11 +82,14 @@ install() {
     done
     # shellcheck disable=SC2154 # dracut sets it
     inst_hook cmdline 30 "$moddir/parse-ironroot.sh"
-    inst_hook initqueue/timeout 50 "$moddir/no-network.sh"
+    inst_hook initqueue/timeout 99 "$moddir/network-ironroot.sh"
+    inst_script "$moddir/ironroot-ask" /sbin/ironroot-ask
+    # Before kill-dhclient.sh, which ends what this one has started.
+    inst_hook cleanup 05 "$moddir/cleanup-ironroot.sh"
+    inst_multiple mkdir rm sleep
     if dracut_module_included "systemd"; then
         inst_simple "$moddir/ironroot.service" "$systemdsystemunitdir/ironroot.service"
         "$SYSTEMCTL" -q --root "$initdir" add-requires initrd-root-fs.target ironroot.service || return 1
-        inst_simple "$moddir/ironroot.network" /usr/lib/ironroot/ironroot.network
         inst_simple "$moddir/wait-online.conf" /usr/lib/ironroot/wait-online.conf
         inst_script "$moddir/ironroot-generator" "$systemdutildir/system-generators/ironroot-generator"
         inst_multiple mkdir cp ln

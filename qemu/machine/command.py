@@ -55,8 +55,11 @@ def network(o):
             netdev += f",tftp={o.tftp}"
         if o.tftp or "://" in o.bootfile:
             netdev += f",bootfile={o.bootfile}"
+    elif kind == "silent":
+        # A hub with nobody else on it: the port has a carrier, and no answer ever comes.
+        netdev = "hubport,id=n0,hubid=0"
     else:
-        raise OSError(f"--net {o.net}: known are user, none, tap:NAME")
+        raise OSError(f"--net {o.net}: known are user, none, silent, tap:NAME")
     device = f"{o.nic},netdev=n0,mac={o.mac}"
     # The kernel given directly needs no boot ROM, nor does a disk.
     if o.kernel or o.boot == "disk":

@@ -54,7 +54,7 @@ def parse():
     m.add_argument("--qemu", action="append", default=[], metavar="ARG", help="one more argument for QEMU as it is (repeatable; write --qemu=-device --qemu=…)")
 
     n = p.add_argument_group("network and boot")
-    n.add_argument("--net", default="none", metavar="user|none|tap:NAME")
+    n.add_argument("--net", default="none", metavar="user|none|silent|tap:NAME")
     n.add_argument("--nic", default="virtio-net-pci", metavar="DEVICE")
     n.add_argument("--mac", default="52:54:00:12:34:56")
     n.add_argument("--tftp", default=None, metavar="DIR", help="served by QEMU itself (with --net user)")

@@ -18,6 +18,8 @@ newest_package() { find "$1/var/lib/dpkg/info" -name '*.md5sums' -printf '%Ts\n'
 customize() {
     as_root cp -R --no-preserve=mode,ownership "$PARTS/etc" "$1/"
     in_tree "$1" sh -eu <"$PARTS/customize.sh" >&2
+    # The kernel that the UKI has inside is one that autoremove would take, with its modules, after an upgrade.
+    in_tree "$1" apt-mark manual "linux-image-$(basename "$1"/lib/modules/*)" >&2
     as_root "$ROOT/scripts/install-module" --destdir "$1" --binary "$BINARY" --for dracut
     # Not the mirror that it was built from: that may be frozen, near, or have a password in it.
     as_root rm -rf "$1"/etc/apt/sources.list.d/*

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::flags::Common;
 use super::{conclude, ended, sinks, start};
+use crate::config::cmdline::Cmdline;
 use crate::config::words;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::init::network::name_servers;
@@ -37,12 +38,16 @@ pub fn main(json: bool, sysroot: &Path, common: &Common) -> ExitCode {
         println!("ironroot: nothing on the kernel command line asks for it");
         return ExitCode::SUCCESS;
     }
-    if cmdline.has("ironroot.skip") {
+    // Whoever names a config means this run, not the machine's next boots.
+    if common.config.is_none() && cmdline.has("ironroot.skip") {
         println!("ironroot: ironroot.skip is on the kernel command line");
         return ExitCode::SUCCESS;
     }
-    let reporter = reporter(json);
+    let reporter = reporter(json, &cmdline);
     start(&reporter, "initrd");
+    if words::shell_on_failure(&cmdline) {
+        reporter.info("ironroot.shell=on-failure is for ironroot as PID 1; this initrd has its own emergency handling");
+    }
     let sysroot = match place(sysroot) {
         Ok(sysroot) => sysroot,
         Err(failure) => return conclude(Err(failure), &reporter, |_| String::new()),
@@ -99,15 +104,18 @@ fn place(sysroot: &Path) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// People's lines on stderr, which the initrd brings to console and journal; events where the new system finds
+/// People's lines on stderr, which the initrd brings to the last console and its journal, and on the other consoles; events where the new system finds
 /// them.
-fn reporter(json: bool) -> Reporter {
+fn reporter(json: bool, cmdline: &Cmdline) -> Reporter {
     // Where it cannot be made, the events cannot be either.
     let _ = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(mounts::RUN);
     let mut sinks = sinks(json);
+    if is_initrd() {
+        sinks.extend(console::beside_the_last(cmdline));
+    }
     sinks.extend(console::events());
     Reporter::new(sinks)
 }

@@ -84,7 +84,11 @@ enum Command {
     /// List the disks, what a selector can say of each, and what holds it
     Disks,
     /// List the outside programs that ironroot may run, and what each is for
-    Tools,
+    Tools {
+        /// List the kernel modules that ironroot asks for instead, which no driver of hardware is among
+        #[arg(long)]
+        modules: bool,
+    },
     /// The flow as PID 1's child
     #[command(hide = true)]
     Flow,
@@ -150,7 +154,8 @@ fn dispatch(cli: &Cli) -> Result<ExitCode> {
         Command::Check { files } => check(cli, files),
         Command::Schema => print(&wire::schema()).map(|()| ExitCode::SUCCESS),
         Command::Disks => disks(cli),
-        Command::Tools => tools(cli),
+        Command::Tools { modules: true } => modules(cli),
+        Command::Tools { modules: false } => tools(cli),
         Command::CleanUp(before) => Ok(ended::main(before)),
         Command::Flow => Ok(as_pid_1s_child()),
         Command::SwitchRoot(switch) => switch.run(),
@@ -368,6 +373,16 @@ fn tools(cli: &Cli) -> Result<ExitCode> {
             let name = tool.names().first().copied().unwrap_or_default();
             print(&format!("{name:<12} {}", tool.purpose()))?;
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn modules(cli: &Cli) -> Result<ExitCode> {
+    let all = init::modules::WANTED;
+    if cli.json {
+        print_json(&all)?;
+    } else {
+        print(&all.join("\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

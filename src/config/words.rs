@@ -10,7 +10,7 @@ use crate::stream::Proxies;
 use crate::units::{Digest, parse_duration};
 
 /// The words that are ours on the kernel command line.
-const WORDS: [&str; 8] = [
+const WORDS: [&str; 9] = [
     "ironroot.config",
     "ironroot.config.digest",
     "ironroot.mode",
@@ -19,7 +19,15 @@ const WORDS: [&str; 8] = [
     "ironroot.on-failure",
     "ironroot.ca",
     "ironroot.skip",
+    SHELL,
 ];
+
+const SHELL: &str = "ironroot.shell";
+
+/// `ironroot.shell=on-failure`: whether PID 1 starts a shell after a failure, where the initramfs has one.
+pub fn shell_on_failure(cmdline: &Cmdline) -> bool {
+    cmdline.get(SHELL) == Some("on-failure")
+}
 
 /// Whether the kernel command line asks for this program where it is the helper of another initrd: by a word of
 /// its own, by Garden Linux's `gl.url=`, or by an Ignition config for a machine without a root.
@@ -37,6 +45,12 @@ pub fn understood(cmdline: &Cmdline, reporter: &Reporter) -> Result<()> {
             let text = format!("kernel argument ironroot.mode={other} is not known");
             return Err(Failure::new(Class::Config, text).hint("write ironroot.mode=plan"));
         }
+    }
+    if let Some(word) = cmdline.get(SHELL)
+        && word != "on-failure"
+    {
+        let text = format!("kernel argument {SHELL}={word} is not known");
+        return Err(Failure::new(Class::Config, text).hint(format!("write {SHELL}=on-failure")));
     }
     if let Some(word) = cmdline.get("ironroot.on-failure")
         && Action::from_word(word).is_none()
@@ -132,12 +146,14 @@ mod tests {
         judge("quiet root=/dev/sda1 ironrooted=1 ironroot.mode=plan ironroot.config=http://h/")
             .unwrap();
         judge("").unwrap();
+        judge("ironroot.shell=on-failure").unwrap();
         for line in [
             "ironroot.mode=Plan",
             "ironroot.mode=dry-run",
             "ironroot.mode",
             "ironroot.confg.digest=sha256:00",
-            "ironroot.shell=on-failure",
+            "ironroot.shell=always",
+            "ironroot.shell",
         ] {
             let failure = judge(line).unwrap_err();
             assert_eq!(failure.class(), Class::Config, "{line}");

@@ -35,6 +35,23 @@ pub fn reporter(cmdline: &Cmdline) -> Reporter {
     Reporter::new(sinks)
 }
 
+/// The consoles of the command line but for the last, which is the kernel's /dev/console
+/// (Documentation/admin-guide/serial-console.rst): where an initrd's own lines do not come. `None` where there is one.
+pub fn beside_the_last(cmdline: &Cmdline) -> Option<Sink> {
+    let mut devices = devices(cmdline);
+    // The last word counts for the kernel, also where it has been there before.
+    let last = cmdline.all("console").last()?;
+    let last = Path::new("/dev").join(last.split(',').next()?);
+    devices.retain(|device| *device != last);
+    if devices.is_empty() {
+        return None;
+    }
+    let mut consoles = Consoles::new(devices);
+    // Where none of them is there, the last one has had the line.
+    consoles.fallback = Line::new(PathBuf::from("/dev/null"));
+    Some(Sink::Console(Console::new(vec![Box::new(consoles)])))
+}
+
 /// Every event as a line of [`EVENTS`], where that can be written.
 pub fn events() -> Option<Sink> {
     let file = OpenOptions::new()
@@ -217,6 +234,19 @@ mod tests {
         assert_eq!(of("quiet"), ["/dev/console"]);
         assert_eq!(of("console="), ["/dev/console"]);
         assert_eq!(of("console=../../etc/passwd"), ["/dev/console"]);
+    }
+
+    #[test]
+    fn the_last_console_is_left_to_the_initrd() {
+        let other = |line: &str| {
+            let sink = beside_the_last(&Cmdline::parse(line))?;
+            Some(format!("{sink:?}"))
+        };
+        assert!(other("quiet").is_none());
+        assert!(other("console=ttyS0,115200").is_none());
+        assert!(other("console=ttyS0 console=ttyS0").is_none());
+        assert!(other("console=tty0 console=ttyS0").is_some());
+        assert!(other("console=ttyS0 console=tty0 console=ttyS0").is_some());
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! that does not boot or one that is complete.
 
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use nix::unistd::Pid;
 use super::switch_root;
 use super::verdict::{self, Action, End, HANDOFF, ON_FAILURE, Verdict};
 use crate::config::cmdline::Cmdline;
+use crate::config::words;
 use crate::error::chain;
 use crate::report::{Event, Reporter};
 use crate::sys::power::{self, Off};
@@ -34,6 +36,9 @@ const REMINDER: Duration = Duration::from_secs(600);
 
 /// A run that has ended is reaped within moments, unless a thread of it hangs in the kernel.
 const STUCK_FOR: Duration = Duration::from_secs(10);
+
+/// For `ironroot.shell=on-failure`, where the builder of the initramfs has put one in.
+const SHELL: &str = "/bin/sh";
 
 /// Time to read the reason, and a limit to how fast a failing machine goes round.
 const BEFORE_FAILED_OFF: Duration = Duration::from_secs(10);
@@ -55,6 +60,13 @@ pub fn run(cmdline: &Cmdline, reporter: &Reporter) -> ! {
         };
     }
     announce(&verdict, reporter);
+    if verdict.failed.is_some()
+        && words::shell_on_failure(cmdline)
+        && shell(Path::new(SHELL), Path::new("/dev/console"), reporter)
+    {
+        // Not under the hands of whoever uses it.
+        park(&verdict.reason, &signals, reporter);
+    }
     match verdict.action {
         Action::Park | Action::SwitchRoot { .. } => {}
         Action::Reboot => go(Off::Restart, &verdict, &signals, reporter),
@@ -224,6 +236,50 @@ fn go(off: Off, verdict: &Verdict, signals: &Signals, reporter: &Reporter) {
     reporter.warn(format!("{word} did not work: {error}"));
 }
 
+/// Starts `program` on `console`; whether it runs. PID 1 does not wait for it: it is reaped like everything else.
+fn shell(program: &Path, console: &Path, reporter: &Reporter) -> bool {
+    let word = "ironroot.shell=on-failure";
+    if !program.exists() {
+        reporter.warn(format!(
+            "{word}: there is no {} in this initramfs",
+            program.display()
+        ));
+        return false;
+    }
+    let open = || {
+        std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(nix::libc::O_NOCTTY)
+            .open(console)
+    };
+    let started = open().and_then(|input| {
+        let (output, errors) = (open()?, open()?);
+        Command::new(program)
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(input)
+            .stdout(output)
+            .stderr(errors)
+            .spawn()
+    });
+    match started {
+        Ok(_) => {
+            reporter.info(format!(
+                "{word}: {} on the console; Ctrl-Alt-Del restarts the machine",
+                program.display()
+            ));
+            true
+        }
+        Err(error) => {
+            reporter.warn(format!(
+                "{word}: {} did not start: {error}",
+                program.display()
+            ));
+            false
+        }
+    }
+}
+
 /// Stays for ever, with the reason on the consoles: the end of a PID 1 that has nothing else left.
 pub fn park_for(reason: &str, reporter: &Reporter) -> ! {
     let signals = Signals::block(reporter);
@@ -308,5 +364,33 @@ impl Signals {
         i32::try_from(info.ssi_signo)
             .ok()
             .and_then(|n| Signal::try_from(n).ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_shell_talks_to_the_console_and_one_that_is_not_there_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let (console, program) = (folder.path().join("console"), folder.path().join("sh"));
+        std::fs::write(&console, "typed\n").unwrap();
+        let reporter = Reporter::default();
+        assert!(!shell(&program, &console, &reporter));
+        std::fs::write(&program, "#!/bin/sh\nread line; echo \"got $line\" >&2\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(shell(&program, &console, &reporter));
+        let began = Instant::now();
+        while !std::fs::read_to_string(&console)
+            .unwrap()
+            .contains("got typed")
+        {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(!shell(&program, Path::new("/nowhere"), &reporter));
     }
 }

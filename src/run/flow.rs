@@ -356,13 +356,30 @@ pub fn hand_over(handoff: &Handoff) -> Result<()> {
     std::fs::write(path, json.to_string()).context(Class::Handover, || format!("writing {path}"))
 }
 
+/// Writes `what` where only root looks: a plan names URLs, keys and people's files.
+fn private(path: &Path, what: &impl serde::Serialize) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let mut text = serde_json::to_vec_pretty(what)?;
+    text.push(b'\n');
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    // One that an older version left behind.
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    std::io::Write::write_all(&mut file, &text)
+}
+
 fn save(role: Role, name: &str, what: &impl serde::Serialize, reporter: &Reporter) {
     let path = PathBuf::from(STATE).join(name);
-    let written = std::fs::create_dir_all(STATE).and_then(|()| {
-        let mut text = serde_json::to_vec_pretty(what)?;
-        text.push(b'\n');
-        std::fs::write(&path, text)
-    });
+    let written = private(&path, what);
     if let Err(e) = written
         && is_in_initrd(role)
     {

@@ -1,4 +1,5 @@
 //! The Debians of `scripts/images/initrds`, to install something in.
+#![allow(dead_code)] // each test program uses a part
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -65,6 +66,34 @@ pub fn holds_the_tools(listed: &str) {
                 path.ends_with(&format!("bin/{name}"))
             }),
             "{name} in {listed}"
+        );
+    }
+}
+
+/// What the binary asks of the kernel, as a module where the lab's kernel has it as one.
+#[track_caller]
+pub fn holds_the_modules(listed: &str) {
+    let said = Command::new(env!("CARGO_BIN_EXE_ironroot"))
+        .args(["tools", "--modules"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains("dm_verity"), "{said}");
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab/initrd/bookworm.tree");
+    let found = Command::new("find")
+        .arg(tree.join("usr/lib/modules"))
+        .args(["-name", "*.ko*", "-printf", "%f\n"])
+        .output()
+        .unwrap();
+    let of_the_kernel = String::from_utf8(found.stdout).unwrap().replace('-', "_");
+    assert!(of_the_kernel.contains("dm_verity.ko"), "{of_the_kernel}");
+    let listed = listed.replace('-', "_");
+    for name in said.lines() {
+        let file = format!("{}.ko", name.replace('-', "_"));
+        let there = of_the_kernel.lines().any(|line| line.starts_with(&file));
+        assert!(
+            !there || listed.contains(&format!("/{file}")),
+            "{file} in {listed}"
         );
     }
 }

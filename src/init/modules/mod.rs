@@ -25,6 +25,37 @@ use tree::Tree;
 
 use crate::error::printable;
 
+/// The kernel modules that this program asks for by name or by a mount, whatever the hardware: what initrd builders embed
+/// beside drivers. Those that others depend on follow by themselves; ciphers and hashes do not, the kernel looks for
+/// them when they are used.
+pub const WANTED: [&str; 25] = [
+    "overlay",
+    "squashfs",
+    "erofs",
+    "loop",
+    "zram",
+    "lzo-rle",
+    "zstd",
+    "ext4",
+    "xfs",
+    "btrfs",
+    "vfat",
+    "efivarfs",
+    "crc32c",
+    "crc32",
+    "dm_mod",
+    "dm_verity",
+    "dm_crypt",
+    "algif_skcipher",
+    "xts",
+    "essiv",
+    "cbc",
+    "ecb",
+    "aes_generic",
+    "sha256_generic",
+    "sha512_generic",
+];
+
 /// Loads modules by name, alias or device id, each once, from several threads.
 #[derive(Debug)]
 pub struct Loader {
@@ -148,6 +179,54 @@ fn explain(module: &str, error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The names that are given to [`want`] in `folder`, and the lists of names that are.
+    fn asked_for(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                asked_for(&path, found);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            for part in text.split("want(\"").skip(1) {
+                found.insert(part.split('"').next().unwrap().to_owned());
+            }
+            if let Some(list) = text.split("const MODULES:").nth(1) {
+                let list = list.split('=').nth(1).unwrap().split(']').next().unwrap();
+                found.extend(list.split('"').skip(1).step_by(2).map(str::to_owned));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_in_the_list_for_builders_and_in_those_of_the_initramfs() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut found = BTreeSet::new();
+        asked_for(&root.join("src/run"), &mut found);
+        for some in ["overlay", "dm_verity", "algif_skcipher"] {
+            assert!(found.contains(some), "{some} in {found:?}");
+        }
+        for name in &found {
+            assert!(WANTED.contains(&name.as_str()), "{name} is not in WANTED");
+        }
+        let plain = |name: &str| name.replace('-', "_");
+        for list in ["modules.list", "modules-vm.list"] {
+            let text = std::fs::read_to_string(root.join("initramfs").join(list)).unwrap();
+            let lines: Vec<String> = text
+                .lines()
+                .filter_map(|line| Some(plain(line.split('#').next()?.trim())))
+                .collect();
+            for name in &found {
+                assert!(
+                    lines
+                        .iter()
+                        .any(|line| glob::matches(line.as_bytes(), plain(name).as_bytes())),
+                    "{name} is not in {list}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_request_that_nothing_answers_is_unknown() {
