@@ -73,6 +73,8 @@ mod tests {
     use super::*;
     use crate::host::RecordIdentity;
 
+    type Change = fn(&mut Disk);
+
     #[test]
     fn whatever_the_decision_hangs_on_is_compared() {
         let disk = Disk {
@@ -83,7 +85,7 @@ mod tests {
         };
         let planned = Seen::of(&disk);
         assert_eq!(planned.difference(&Seen::of(&disk)), None);
-        let changed: [(&str, fn(&mut Disk)); 7] = [
+        let changed: [(&str, Change); 7] = [
             ("diskseq", |d| d.diskseq = Some(8)),
             ("serial number is S2", |d| d.serial = Some("S2".to_owned())),
             ("wwn is naa.1, planned was none", |d| {
