@@ -182,7 +182,8 @@ fn another_machines_build_is_merged_into_the_index_and_published_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let arm = folder.path().join("arm");
     assert!(small_layout(&arm, "arm64", &[]).status.success());
-    let (amd, arm) = (folder.path().join("amd"), arm.join("oci"));
+    // A colon in a directory's name is no tag.
+    let (amd, arm) = (folder.path().join("of: amd"), arm.join("oci"));
     assert!(small_layout(&amd, "amd64", &[&arm]).status.success());
     let both = amd.join("oci");
     let registry = server::Registry::start("");
@@ -267,6 +268,21 @@ fn what_cannot_be_built_or_published_is_refused_at_once() {
         ),
         (
             "publish-image",
+            &["--plain-http", place, "registry.example/os:v1"],
+            "is for a registry on this machine",
+        ),
+        (
+            "publish-image",
+            &["--plain-http", place, "127.0.0.1.registry.example/os:v1"],
+            "is for a registry on this machine",
+        ),
+        (
+            "publish-image",
+            &["--plain-http", place, "localhost:1/os:v1"],
+            "no OCI image layout in",
+        ),
+        (
+            "publish-image",
             &[place],
             "a directory and a reference are needed",
         ),
@@ -279,6 +295,74 @@ fn what_cannot_be_built_or_published_is_refused_at_once() {
             "{args:?}: {said}"
         );
     }
+}
+
+/// What a function of `scripts/build-image.d/system.sh` says of `tree`, in a working directory with an initrd.
+fn of_the_system(call: &str, tree: &Path, files: &str) -> std::process::Output {
+    let script = r#"set -euo pipefail
+        ROOT=$1 TREE=$2 FILES=$3 PARTS=$1/scripts/build-image.d
+        for part in lib/log lib/packages build-image.d/system; do . "$ROOT/scripts/$part.sh"; done
+        SUITE=bookworm ARCH=amd64 SOURCE_DATE_EPOCH=1 WORDS=quiet BINARY=/bin/true
+        cd "$TREE""#;
+    Command::new("bash")
+        .args(["-c", &format!("{script}\n{call}"), "bash"])
+        .args([project(), tree])
+        .arg(files)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn several_kernels_are_refused_by_name() {
+    let tree = tempfile::tempdir().unwrap();
+    let call = "kernel_version \"$TREE\"";
+    let none = of_the_system(call, tree.path(), "");
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(said.contains("no kernel in the image"), "{said}");
+    for (version, good) in [("6.1.0-50-amd64", true), ("6.1.0-51-cloud-amd64", false)] {
+        fs::create_dir_all(tree.path().join("lib/modules").join(version)).unwrap();
+        let out = of_the_system(call, tree.path(), "");
+        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        assert_eq!(out.status.success(), good, "{said}");
+        assert!(said.contains(version), "{said}");
+    }
+}
+
+/// What the GUIDs are made of.
+#[test]
+fn another_package_or_file_makes_another_identity() {
+    let tree = tempfile::tempdir().unwrap();
+    let (dpkg, files) = (tree.path().join("var/lib/dpkg"), tree.path().join("files"));
+    fs::create_dir_all(&dpkg).unwrap();
+    fs::create_dir_all(&files).unwrap();
+    let status = |version: &str| {
+        let text = format!(
+            "Package: one\nStatus: install ok installed\nVersion: {version}\nArchitecture: all\nMaintainer: a <a@b.c>\nDescription: a\n"
+        );
+        fs::write(dpkg.join("status"), text).unwrap();
+    };
+    fs::write(tree.path().join("initramfs"), "first").unwrap();
+    let mut seen = BTreeSet::new();
+    let mut identity = |new: bool| {
+        let out = of_the_system("identity \"$TREE\"", tree.path(), files.to_str().unwrap());
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{said}");
+        let text = String::from_utf8(out.stdout).unwrap();
+        assert_eq!(text.trim().len(), 64, "{text}");
+        assert_eq!(seen.insert(text.clone()), new, "{text}");
+    };
+    status("1");
+    identity(true);
+    identity(false);
+    status("2");
+    identity(true);
+    fs::write(files.join("motd"), "hello").unwrap();
+    identity(true);
+    fs::write(files.join("motd"), "hullo").unwrap();
+    identity(true);
+    fs::write(tree.path().join("initramfs"), "second").unwrap();
+    identity(true);
+    identity(false);
 }
 
 /// Built twice by `scripts/images/metal`, the second time as docs/image-builders.md says.

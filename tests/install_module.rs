@@ -51,6 +51,7 @@ fn what_is_installed_is_taken_away_again() {
         "usr/lib/dracut/modules.d/50ironroot/ironroot-generator 755",
         "usr/share/initramfs-tools/hooks/ironroot 755",
         "usr/share/initramfs-tools/scripts/ironroot 644",
+        "usr/share/initramfs-tools/conf-hooks.d/ironroot 644",
     ] {
         assert!(installed.contains(wanted), "{wanted} in {installed:?}");
     }
@@ -97,7 +98,9 @@ fn documented(builder: &str) -> String {
 /// The initrd that the documented lines make.
 fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
     let lines = documented(builder);
-    let lines = format!("{{ {lines} }} >&2; chroot \"$TREE\" {list} /boot/initrd-ironroot.img");
+    let lines = format!(
+        "mkdir -p \"$TREE/etc/ironroot/keys\"; echo key >\"$TREE/etc/ironroot/keys/state\"; {{ {lines} }} >&2; stat -c 'mode %a' \"$TREE/boot/initrd-ironroot.img\"; chroot \"$TREE\" {list} /boot/initrd-ironroot.img"
+    );
     on_a_debian(suite, &lines)
 }
 
@@ -112,6 +115,9 @@ fn the_lines_for_initramfs_tools_make_an_initrd_with_ironroot_in_it() {
             "etc/initrd-release",
             "overlay.ko",
             "squashfs.ko",
+            "etc/ironroot/keys/state",
+            // Only root reads an initrd that has keys in it.
+            "mode 600",
         ],
     );
     holds_the_tools(&listed);
@@ -130,6 +136,8 @@ fn matrix_the_lines_for_dracut_make_an_initrd_with_ironroot_in_it() {
                 "cmdline/30-parse-ironroot.sh",
                 "overlay.ko",
                 "squashfs.ko",
+                "etc/ironroot/keys/state",
+                "mode 600",
             ],
         );
         holds_the_tools(&listed);

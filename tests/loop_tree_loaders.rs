@@ -309,6 +309,10 @@ fn the_trees_own_script_installs_its_boot_loader_without_the_disk() {
         $b printf 'CORE' | $b dd of="$IRONROOT_BIOS_BOOT" conv=notrunc 2>/dev/null
         # A mount that is left, and what runs on: neither holds the disk.
         $b sleep 600 &
+        ($b setsid $b sh -c 'echo $$ >/etc/daemon; cd /etc; exec 9>/etc/held; while :; do $b sleep 1; done' &) &
+        while [ ! -s /etc/daemon ]; do $b sleep 0.1; done
+        [ "$(echo piped | $b cat /dev/stdin)" = piped ]
+        [ -d /proc/self/fd ] && [ -r /proc/$$/stat ]
         $b mount -t tmpfs none /mnt || { $b mkdir -p /mnt; $b mount -t tmpfs none /mnt; }
         $b touch /mnt/in-memory
         echo "said on the console" >&2"#,
@@ -347,6 +351,7 @@ fn the_trees_own_script_installs_its_boot_loader_without_the_disk() {
             )
         );
         assert!(!found.join("mnt/in-memory").exists());
+        assert!(found.join("etc/held").is_file());
     });
 }
 
@@ -370,6 +375,21 @@ fn a_script_that_fails_leaves_a_disk_that_does_not_boot() {
         .install(&[])
         .failed_with(12, &["/usr/lib/ironroot/install-bootloader"]);
     case.does_not_boot();
+}
+
+#[test]
+fn a_script_that_leaves_nothing_bootable_is_refused() {
+    // These machines of the test have no EFI: what a BIOS boots is the code of LBA 0.
+    for script in [
+        "true",
+        "/usr/bin/busybox head -c 440 /dev/zero >\"$IRONROOT_BOOT_CODE\"",
+    ] {
+        let case = Case::new(512).with_script(script);
+        case.config("ImageScript")
+            .install(&[])
+            .failed_with(12, &["nothing bootable was found", "no code for LBA 0"]);
+        case.does_not_boot();
+    }
 }
 
 #[test]

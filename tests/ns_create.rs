@@ -370,4 +370,19 @@ fn a_key_that_is_missing_is_said_before_anything_is_fetched() {
     let seen = bench.play(&disk, entry(json!({ "keyFile": "/nowhere/key" })));
     seen.failed_with(16, &["the key file /nowhere/key cannot be read"]);
     assert!(!seen.ended.stderr.contains("[1/"), "{}", seen.ended.stderr);
+
+    // An optional path goes without, and no partition is made that nothing could be put into.
+    let disk = LoopDevice::blank(48);
+    let luks = json!({ "luks": { "keyFile": "/nowhere/key" }, "required": false });
+    let seen = bench.play(&disk, luks);
+    let stderr = &seen.ended.stderr;
+    assert_eq!(seen.ended.code, Some(0), "{stderr}");
+    for part in [
+        "is not made on",
+        "/nowhere/key cannot be read",
+        "shows the image's content",
+    ] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+    assert!(disk.bytes().iter().all(|b| *b == 0), "something was made");
 }

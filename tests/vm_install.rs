@@ -211,12 +211,35 @@ fn matrix_policy_none_restarts_into_the_installed_disk_and_writes_nothing() {
     let before = disk_hash(&install);
     // The network stands first in the boot order.
     let none = Scenario::new("none-uefi", &work);
-    let markers = ["--until=bootPolicy is None", "--until=next, once", booted];
+    let markers = [
+        "--until=bootPolicy is None",
+        "--until=next, once",
+        "--until=done: the machine restarts now",
+    ];
     let console = none.boot(true, &markers).good();
     assert!(!console.contains("ERASE"), "{console}");
-    assert_eq!(console.matches("ironroot: starting (").count(), 1);
-    // The small system mounts its root for reading only.
     assert_eq!(disk_hash(&install), before);
+    // The small system, which writes to its root.
+    let console = none.boot(true, &[booted]).good();
+    assert!(!console.contains("ironroot: starting"), "{console}");
+}
+
+/// The second network boot of an installed machine under `NetworkBootAlways` installs again.
+#[test]
+fn matrix_policy_always_installs_again_at_the_second_network_boot() {
+    let scenario = Scenario::new("always-uefi", &["--disk-size", "512M"]);
+    let installed = [
+        "--until=ironroot: installed: ",
+        "--until=IRONROOT-TINY-BOOTED.*firmware=uefi payload=ok",
+    ];
+    for keep in [false, true] {
+        let console = scenario.boot(keep, &installed).good();
+        assert!(!console.contains("already: boot it"), "{console}");
+        table_is_sound(&scenario.file("disk.raw"));
+        // With the disk next: a restart does not go round for ever.
+        assert!(console.contains("next to boot"), "{console}");
+        assert_eq!(console.matches("ironroot: starting (").count(), 1);
+    }
 }
 
 /// Every bus with every compression: run by scripts/test --all.

@@ -11,6 +11,10 @@
 
 #[path = "support/machine.rs"]
 mod machine;
+#[path = "support/script_machine.rs"]
+mod script_machine;
+#[path = "support/small_system.rs"]
+mod small_system;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -55,8 +59,8 @@ impl Bench {
     /// The initramfs with a file more, as an operator would append it.
     fn initrd(&self, key: &str) -> PathBuf {
         let tree = self.folder.path().join(format!("tree-{}", key.len()));
-        std::fs::create_dir_all(tree.join("etc/keys")).unwrap();
-        std::fs::write(tree.join("etc/keys/state"), key).unwrap();
+        std::fs::create_dir_all(tree.join("etc/ironroot/keys")).unwrap();
+        std::fs::write(tree.join("etc/ironroot/keys/state"), key).unwrap();
         let archive = Command::new("sh")
             .args(["-c", "find . -mindepth 1 | cpio --quiet -o -H newc -R 0:0"])
             .current_dir(&tree)
@@ -108,7 +112,7 @@ fn entry(target: &str, more: Value) -> Value {
         "subdir": target.trim_start_matches('/'),
         "format": "IfBlank",
         "create": "160MiB",
-        "luks": { "keyFile": "/etc/keys/state" },
+        "luks": { "keyFile": "/etc/ironroot/keys/state" },
     });
     if let Value::Object(more) = more {
         entry.as_object_mut().unwrap().extend(more);
@@ -165,7 +169,68 @@ fn an_encrypted_partition_is_made_once_and_opens_to_its_key() {
     let wrong = bench.initrd("another key");
     let console = bench.boot(&wrong, &entries, "", &["--until=FAILED .code 16."]);
     assert!(
-        console.contains("the key file /etc/keys/state does not open the encrypted /dev/vdb1"),
+        console.contains(
+            "the key file /etc/ironroot/keys/state does not open the encrypted /dev/vdb1"
+        ),
         "{console}"
     );
+}
+
+/// What is on the state disk by another machine: its file system was unmounted in order.
+const LOOK: &str = r#"
+disk=; for d in /sys/block/vd*; do disk=/dev/${d##*/}; done
+try cryptsetup open --readonly --key-file /key ${disk}1 look
+dumpe2fs -h /dev/mapper/look 2>&1
+try mount -o ro /dev/mapper/look /mnt
+echo "journal: $(ls /mnt/log/journal | tr '\n' ' ')"
+"#;
+
+/// A real system writes to an encrypted partition until its end; systemd unmounts it, and closes the mapping.
+#[test]
+fn matrix_debian_closes_what_is_encrypted() {
+    let bench = Bench::new("debian.squashfs");
+    let entries = json!([
+        entry(
+            "/var/log",
+            json!({ "subdir": "log", "seed": "FromImageOnce" })
+        ),
+        entry("/etc/machine-id", json!({ "kind": "file", "subdir": "id" })),
+    ]);
+    let initrd = bench.initrd(SECRET);
+    let more = [
+        "--memory=1280",
+        "--timeout=560",
+        "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=",
+        "--until=All DM devices detached",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let modules = [
+        "virtio_pci",
+        "virtio_blk",
+        "dm-mod",
+        "dm-crypt",
+        "algif_skcipher",
+        "ecb",
+        "xts",
+        "ext4",
+    ];
+    for _ in 0..2 {
+        let console = bench.boot(&initrd, &entries, "loglevel=7 demo.poweroff", &more);
+        assert!(console.contains("failed=[]"), "{console}");
+        let looker =
+            script_machine::Initrd::new(folder.path(), &modules, &["cryptsetup", "dumpe2fs"]);
+        looker.file("key", SECRET.as_bytes());
+        std::fs::create_dir_all(looker.root().join("mnt")).unwrap();
+        let disk = format!(
+            "--disk={},bus=virtio,serial=state,readonly",
+            bench.state.display()
+        );
+        let text = looker.boot(LOOK, &[disk]);
+        assert!(
+            text.contains("Filesystem state:         clean") && !text.contains("needs_recovery"),
+            "{text}"
+        );
+        assert!(text.contains("journal: "), "{text}");
+        std::fs::remove_dir_all(looker.root()).unwrap();
+    }
 }

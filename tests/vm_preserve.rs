@@ -145,6 +145,77 @@ fn a_blank_disk_is_formatted_once_and_belongs_to_its_claim() {
     assert_eq!(bench.debugfs("cat /id"), id);
 }
 
+/// Asks QEMU for something, as soon as its control socket is there.
+fn ask(socket: &Path, what: &Value) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let mut answers = BufReader::new(stream.try_clone().unwrap()).lines();
+    answers.next().unwrap().unwrap();
+    for command in [&json!({ "execute": "qmp_capabilities" }), what] {
+        writeln!(stream, "{command}").unwrap();
+        let answer = answers
+            .find(|a| !a.as_ref().unwrap().contains("\"event\""))
+            .unwrap()
+            .unwrap();
+        assert!(answer.contains("\"return\""), "{answer}");
+    }
+}
+
+/// The disk is plugged in after ironroot has said that it waits for it.
+#[test]
+fn a_disk_that_comes_while_it_is_waited_for_is_found() {
+    let bench = Bench::new("tiny.squashfs");
+    let state = bench.state.to_str().unwrap();
+    run("mke2fs", &["-q", "-F", "-t", "ext4", "-L", "LATE", state]);
+    let config = json!({
+        "apiVersion": "ironroot.dev/v1alpha1",
+        "kind": "BootConfig",
+        "metadata": { "claim": "a/1" },
+        "image": { "url": "/dev/vda" },
+        "memory": {},
+        "wait": "90s",
+        "preserve": [{ "target": "/srv/kept", "source": { "label": "LATE" }, "subdir": "kept" }],
+    });
+    let config = config.to_string().replace('"', "%22");
+    let words = format!("ip=off ironroot.on-failure=poweroff ironroot.config=data:,{config}");
+    let socket = bench.scratch().join("qmp");
+    let log = bench.image.with_extension("log");
+    let console = std::thread::scope(|scope| {
+        let machine = scope.spawn(|| {
+            Direct::new(&bench.image, &words)
+                .run(&[
+                    &format!("--qmp={}", socket.display()),
+                    "--qemu=-device",
+                    "--qemu=pcie-root-port,id=late-port,chassis=9",
+                    "--qemu=-blockdev",
+                    &format!("--qemu=driver=file,node-name=late,filename={state}"),
+                    UP,
+                    "--wait-end",
+                ])
+                .good()
+        });
+        let waits = || {
+            let text = std::fs::read(&log).unwrap_or_default();
+            String::from_utf8_lossy(&text).contains("waiting for source label=LATE")
+        };
+        for _ in 0..1200 {
+            if waits() || machine.is_finished() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        assert!(waits(), "it never waited");
+        let disk = json!({ "driver": "virtio-blk-pci", "drive": "late", "serial": "late", "bus": "late-port", "id": "late" });
+        ask(
+            &socket,
+            &json!({ "execute": "device_add", "arguments": disk }),
+        );
+        machine.join().unwrap()
+    });
+    assert!(console.contains("preserve /srv/kept"), "{console}");
+    assert!(bench.debugfs("stat /kept").contains("Type: directory"));
+}
+
 /// Two boots of a real system. The journal is kept in a directory that has the machine's id for its name, and the
 /// system writes to it until it is unmounted.
 #[test]

@@ -45,6 +45,21 @@ install_tools() {
     inst_libdir_file "libgcc_s.so*"
 }
 
+# Debian's poweroff, reboot and halt are systemd's systemctl, which asks a systemd for it unless it is forced twice.
+# Without systemd in the initrd nobody would be there, and rd.emergency= would end in a panic.
+install_power() {
+    local name path
+    for name in poweroff reboot halt; do
+        path=$(find_binary "$name") || continue
+        # shellcheck disable=SC2154 # dracut sets it where it builds for another root
+        [[ $(readlink -f "${dracutsysrootdir-}$path") == */systemctl ]] || continue
+        inst_multiple systemctl
+        mkdir -p "$initdir${path%/*}"
+        printf '#!/bin/sh\nexec systemctl --force --force %s\n' "$name" >"$initdir$path"
+        chmod 755 "$initdir$path"
+    done
+}
+
 install() {
     local file
     inst_binary "$IRONROOT"
@@ -56,6 +71,7 @@ install() {
     done
     # shellcheck disable=SC2154 # dracut sets it
     inst_hook cmdline 30 "$moddir/parse-ironroot.sh"
+    inst_hook initqueue/timeout 50 "$moddir/no-network.sh"
     if dracut_module_included "systemd"; then
         inst_simple "$moddir/ironroot.service" "$systemdsystemunitdir/ironroot.service"
         "$SYSTEMCTL" -q --root "$initdir" add-requires initrd-root-fs.target ironroot.service || return 1
@@ -65,6 +81,7 @@ install() {
         inst_multiple mkdir cp ln
     else
         inst_hook pre-mount 50 "$moddir/mount-ironroot.sh"
+        install_power
     fi
     return 0
 }

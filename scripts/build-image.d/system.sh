@@ -26,6 +26,42 @@ customize() {
     [ -z "$FILES" ] || as_root cp -R --no-preserve=ownership "$FILES/." "$1/"
 }
 
+# kernel_version TREE: of its one kernel. Which of several the image boots is nobody's guess.
+kernel_version() {
+    local found=("$1"/lib/modules/*/)
+    [ -d "${found[0]}" ] || die "no kernel in the image" "--kernel names a package with one"
+    [ ${#found[@]} = 1 ] ||
+        die "several kernels in the image: $(basename -a "${found[@]}" | paste -sd ' ')" "--kernel names the one; leave others out of --packages"
+    basename "${found[0]}"
+}
+
+# identity TREE: a digest of what the image is made from. The initrd, in the working directory, holds ironroot, and what
+# the kernel and dracut bring.
+identity() {
+    {
+        printf '%s\n' "$SUITE" "$ARCH" "$SOURCE_DATE_EPOCH" "$WORDS"
+        # shellcheck disable=SC2016 # dpkg-query fills them in
+        dpkg-query --admindir="$1/var/lib/dpkg" -W -f '${db:Status-Abbrev} ${Package} ${Version} ${Architecture}\n' | sort
+        cat initramfs "$BINARY"
+        packed_files "$PARTS"
+        [ -z "$FILES" ] || packed_files "$FILES"
+    } | sha256sum | cut -d' ' -f1
+}
+
+# packed_files DIR: names, modes and content, on stdout.
+packed_files() { as_root tar -C "$1" --format=gnu --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - .; }
+
+# warn_of_default_acls TREE
+warn_of_default_acls() {
+    local found
+    found=$(as_root python3 -sEBc '
+import os, sys
+for place, _, _ in os.walk(sys.argv[1]):
+    if "system.posix_acl_default" in os.listxattr(place, follow_symlinks=False):
+        print(place.removeprefix(sys.argv[1]) or "/")' "$1")
+    [ -z "$found" ] || say "warning: mksquashfs before 4.6 leaves out the default ACLs of" "$(paste -sd ' ' <<<"$found")"
+}
+
 # make_initrd TREE VERSION: in the tree's /boot, by the tree's own dracut.
 make_initrd() { in_tree "$1" env SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" dracut --quiet --force --kver "$2" /boot/initramfs >&2; }
 

@@ -209,7 +209,8 @@ pub struct Disk {
     pub keep: Vec<String>,
     /// How the old content goes. Default: `Signatures`.
     pub wipe: Wipe,
-    /// Label or number of the image's partition that takes the free space behind it. Default: none.
+    /// Label or number of the image's partition that takes the free space behind it; with a tree the root, which does
+    /// so by itself. Default: none.
     pub grow: Option<String>,
     /// Whether the disk carries the record of its installation.
     pub record: RecordPolicy,
@@ -217,7 +218,7 @@ pub struct Disk {
     pub partitions: Vec<Partition>,
     /// Whether disk and partitions keep the GUIDs of the image.
     pub guids: Guids,
-    /// Kind of a new partition table.
+    /// Kind of the partition table that a tree's disk gets. Default: `gpt`.
     pub table: Option<TableKind>,
     /// How the system is made bootable.
     pub bootloader: Bootloader,
@@ -312,7 +313,7 @@ pub struct Partition {
     /// Type: `linux`, `home`, `srv`, `var`, `tmp`, `swap`, `lvm`, `raid`, or a GUID. Default: `linux`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// File system to make: `ext4`, `xfs`, `vfat`. Default: none.
+    /// File system to make: `ext4`, `xfs`, `vfat`. Default: none, for a tree's root `ext4`.
     pub filesystem: Option<String>,
 }
 

@@ -4,9 +4,9 @@
 //! To add one: a row in [`SIGNATURES`]. The names are libblkid's where it knows the format, so that an
 //! operator can compare with `blkid -p` and `wipefs`.
 //!
-//! **Blank** means: no row matches anywhere, and every sector of the first and the last MiB is all zeros
-//! or all ones (erased flash), the record area of [`crate::image::record`] aside, which has a verdict of
-//! its own. A disk with other bytes there carries [`UNKNOWN`]: somebody's data in a format that is not in
+//! **Blank** means: no row matches anywhere, and the first and the last MiB are all zeros, or both are all ones
+//! (erased flash), the record area of [`crate::image::record`] aside, which has a verdict of its own. A few sectors
+//! of ones among zeros are somebody's data. A disk with other bytes there carries [`UNKNOWN`]: somebody's data in a format that is not in
 //! the table, or the remains that `wipefs` leaves behind (it only breaks the magic).
 
 mod filesystems;
@@ -320,29 +320,34 @@ pub fn partition_name(disk: &str, number: u32) -> String {
     format!("{disk}{separator}{number}")
 }
 
-/// Whether each sector of the first and the last MiB is all zeros or all ones.
+/// Whether the first and the last MiB are all zeros, or all ones.
 fn is_blank(whole: &Media<'_>, ours: bool) -> io::Result<bool> {
     use crate::image::record;
     const CHUNK: usize = 64 << 10;
     let tail = whole.size().saturating_sub(MIB);
+    let (mut zeros, mut ones) = (true, true);
     for region in [0, tail] {
         let mut at = region;
         let end = region.saturating_add(MIB).min(whole.size());
         while at < end {
             let length = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-            let mut chunk = whole.bytes(at, length)?.unwrap_or_default();
+            let chunk = whole.bytes(at, length)?.unwrap_or_default();
             let skip = record::OFFSET
                 .checked_sub(at)
-                .and_then(|o| usize::try_from(o).ok());
-            if let Some(area) = skip
-                .filter(|_| ours)
-                .and_then(|s| chunk.get_mut(s..s.checked_add(record::SIZE)?))
-            {
-                area.fill(0);
-            }
-            let blank =
-                |sector: &[u8]| sector.iter().all(|b| *b == 0) || sector.iter().all(|b| *b == 0xff);
-            if !chunk.chunks(512).all(blank) {
+                .and_then(|o| usize::try_from(o).ok())
+                .filter(|_| ours);
+            // The record, where it is in this chunk, counts as neither.
+            let around = skip.and_then(|from| {
+                Some((
+                    chunk.get(..from)?,
+                    chunk.get(from.checked_add(record::SIZE)?..)?,
+                ))
+            });
+            let (before, behind) = around.unwrap_or((&chunk, &[]));
+            let all = |byte: u8| before.iter().chain(behind).all(|b| *b == byte);
+            zeros = zeros && all(0);
+            ones = ones && all(0xff);
+            if !zeros && !ones {
                 return Ok(false);
             }
             at = at.saturating_add(CHUNK as u64);

@@ -12,7 +12,19 @@
 //!  4064  32  SHA-256 of everything before, the state of a sealed record taken as 02 00
 //! ```
 //!
-//! The digest makes a torn write (some sectors new, some old) no record. A record and the same one sealed differ in
+//! The digest makes a torn write (some sectors new, some old) no record. So that none is torn, the first sector is
+//! written alone before the others, and stands for a mark by itself as long as it is there:
+//!
+//! ```text
+//!     0  16  magic
+//!    16   2  format, little-endian: 1
+//!    18   2  state: 04 a5
+//!    20   4  length of the payload, little-endian
+//!    24      payload: JSON without what is only told, at most 456 bytes; then zeros
+//!   480  32  SHA-256 of everything before
+//! ```
+//!
+//! Then come the other sectors, then the first, each on the medium before the next. A record and the same one sealed differ in
 //! two bytes of one sector only, so that a torn write of the seal is one of both. The fields of format 1 are
 //! frozen; a reader passes over fields that it does not know, so a later version may add some, and
 //! raises the format when one changes its meaning.
@@ -36,6 +48,11 @@ const STATE_AT: usize = 18;
 const PAYLOAD_AT: usize = 24;
 const PAYLOAD_LIMIT: usize = 3584;
 const DIGEST_AT: usize = SIZE - 32;
+
+/// What every disk writes as a whole or not at all; those with larger sectors as well.
+pub const SECTOR: usize = 512;
+const BEGUN: [u8; 2] = [4, 0xa5];
+const BEGUN_LIMIT: usize = SECTOR - 32 - PAYLOAD_AT;
 
 /// What the area says: that an installation is under way, or that it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +183,42 @@ pub enum Unreadable {
     Content(String),
 }
 
+/// The first sector of an area that is about to become `mark`, or the record of the same installation: a mark by
+/// itself. `None` where the names of the disk and what is kept leave no room for it.
+pub fn begun(mark: &Record) -> Result<Option<Vec<u8>>> {
+    let of = |claim: &str| {
+        let payload = Payload {
+            identity: mark.identity.identity.clone(),
+            claim: claim.to_owned(),
+            kept: mark.identity.kept.clone(),
+            wwn: mark.disk.wwn.clone(),
+            serial: mark.disk.serial.clone(),
+            ..Payload::default()
+        };
+        serde_json::to_vec(&payload).map_err(|e| {
+            Failure::new(Class::Bug, "writing the installation mark as JSON").caused_by(e)
+        })
+    };
+    let fits = |json: &Vec<u8>| json.len() <= BEGUN_LIMIT;
+    let json = [of(&mark.identity.claim)?, of("")?].into_iter().find(fits);
+    Ok(json.map(|json| sum(BEGUN, &json, SECTOR - 32)))
+}
+
+/// Header, payload, zeros and the digest of all that.
+fn sum(state: [u8; 2], json: &[u8], digest_at: usize) -> Vec<u8> {
+    let length = u32::try_from(json.len()).unwrap_or(u32::MAX);
+    let mut content = Vec::with_capacity(SIZE);
+    content.extend_from_slice(MAGIC);
+    content.extend_from_slice(&FORMAT.to_le_bytes());
+    content.extend_from_slice(&state);
+    content.extend_from_slice(&length.to_le_bytes());
+    content.extend_from_slice(json);
+    content.resize(digest_at, 0);
+    let digest = Sha256::digest(&content);
+    content.extend_from_slice(&digest);
+    content
+}
+
 /// The bytes of `record`. Fails where claim and image are too long to fit.
 pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
     let RecordIdentity {
@@ -220,20 +273,11 @@ pub fn encode(record: &Record) -> Result<[u8; SIZE]> {
         )
         .hint("shorten metadata.claim, or give image.digest, which is then recorded instead of the URL"));
     }
-    let length = u32::try_from(json.len()).unwrap_or(u32::MAX);
     let digested = match record.state {
         State::Mark => State::Mark,
         State::Record | State::Sealed => State::Record,
     };
-    let mut content = Vec::with_capacity(SIZE);
-    content.extend_from_slice(MAGIC);
-    content.extend_from_slice(&FORMAT.to_le_bytes());
-    content.extend_from_slice(&digested.bytes());
-    content.extend_from_slice(&length.to_le_bytes());
-    content.extend_from_slice(&json);
-    content.resize(DIGEST_AT, 0);
-    let digest = Sha256::digest(&content);
-    content.extend_from_slice(&digest);
+    let mut content = sum(digested.bytes(), &json, DIGEST_AT);
     set_state(&mut content, record.state);
     content
         .try_into()
@@ -252,9 +296,15 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
     if !area.starts_with(MAGIC) {
         return Ok(None);
     }
-    let (Some(content), Some(digest)) = (area.get(..DIGEST_AT), area.get(DIGEST_AT..SIZE)) else {
+    if area.len() < SIZE {
         return Err(Unreadable::Short(area.len()));
-    };
+    }
+    let begun = area.get(STATE_AT..STATE_AT + 2) == Some(&BEGUN);
+    let end = if begun { SECTOR } else { SIZE };
+    let (content, digest) = area
+        .get(..end)
+        .and_then(|area| area.split_at_checked(end.checked_sub(32)?))
+        .ok_or(Unreadable::Short(area.len()))?;
     let sealed = content.get(STATE_AT..STATE_AT + 2) == Some(&State::Sealed.bytes());
     let mut content = content.to_vec();
     if sealed {
@@ -276,6 +326,7 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
     }
     let state = match state {
         1 => State::Mark,
+        _ if begun => State::Mark,
         2 if sealed => State::Sealed,
         2 => State::Record,
         _ => return Err(wrong("neither a mark nor a record")),

@@ -65,7 +65,7 @@ impl HeadHold {
 
     /// Makes the disk bootable. A [`Verified`] is the price: without a good verdict there is none.
     ///
-    /// Order: body on the medium; backup table, flush; primary table with the record, flush; LBA 0, flush.
+    /// Order: body on the medium; backup table, flush; primary table, then the record, flush; LBA 0, flush.
     /// A cut at any point leaves a disk without LBA 0, which does not boot, or a complete one. Then the record is
     /// sealed: who zeroes LBA 0 later has not made an unfinished installation of a system that was in use.
     pub fn release(
@@ -85,12 +85,13 @@ impl HeadHold {
             disk.write(*at, bytes)?;
             disk.flush()?;
         }
-        let mut head = layout.head.clone();
         let short = || Failure::new(Class::Bug, "the image's head is not 1 MiB long");
-        let area = usize::try_from(record::OFFSET)
+        let (head, area) = usize::try_from(record::OFFSET)
             .ok()
-            .and_then(|at| head.get_mut(at..))
+            .and_then(|at| layout.head.split_at_checked(at))
             .ok_or_else(short)?;
+        let mut area = area.to_vec();
+        let mut begun = None;
         // Without a record the image's own bytes stand there, and the mark goes.
         let mut sealed = None;
         if let Some(identity) = record {
@@ -104,13 +105,18 @@ impl HeadHold {
                 return Err(short());
             }
             area.copy_from_slice(&bytes);
+            begun = record::begun(&Record {
+                state: State::Mark,
+                identity: identity.clone(),
+                disk: disk.target().identity.clone(),
+            })?;
             record.state = State::Sealed;
             sealed = Some(record::encode(&record)?);
         }
         let sector = usize::try_from(disk.target().sector.get()).map_err(|_| short())?;
         let (lba0, rest) = head.split_at_checked(sector).ok_or_else(short)?;
         disk.write(Bytes(disk.target().sector.get()), rest)?;
-        disk.flush()?;
+        write_area(disk, begun.as_deref(), &area)?;
         disk.write(Bytes::ZERO, lba0)?;
         disk.flush()?;
         // The disk is complete with or without it.
@@ -129,14 +135,37 @@ fn seal(disk: &TargetDisk, bytes: &[u8]) -> Result<()> {
     disk.flush()
 }
 
-/// Writes and flushes the mark: the first bytes of an installation that change on the disk.
-pub fn write_mark(disk: &TargetDisk, identity: &RecordIdentity) -> Result<()> {
-    let bytes = record::encode(&Record {
-        state: State::Mark,
+/// Writes and flushes the mark: the first bytes of an installation that change on the disk. The record, which is
+/// longer by what names the new table, must fit as well.
+pub fn write_mark(disk: &TargetDisk, identity: &RecordIdentity, layout: &Layout) -> Result<()> {
+    let here = &disk.target().identity;
+    let of = |state, disk| Record {
+        state,
         identity: identity.clone(),
-        disk: disk.target().identity.clone(),
-    })?;
-    disk.write(Bytes(record::OFFSET), &bytes)?;
+        disk,
+    };
+    record::encode(&of(State::Record, here.clone().with_table(&layout.table)))?;
+    let mark = of(State::Mark, here.clone());
+    let area = record::encode(&mark)?;
+    write_area(disk, record::begun(&mark)?.as_deref(), &area)
+}
+
+/// Writes the area of the record so that a cut at any moment leaves what was there, what is there now, or in between
+/// a mark in its first sector (see [`record::begun`]).
+fn write_area(disk: &TargetDisk, begun: Option<&[u8]>, area: &[u8]) -> Result<()> {
+    let (first, rest) = area.split_at_checked(record::SECTOR).unwrap_or((area, &[]));
+    if let Some(begun) = begun {
+        disk.write(Bytes(record::OFFSET), begun)?;
+        disk.flush()?;
+        disk.write(
+            Bytes(record::OFFSET.saturating_add(record::SECTOR as u64)),
+            rest,
+        )?;
+        disk.flush()?;
+        disk.write(Bytes(record::OFFSET), first)?;
+    } else {
+        disk.write(Bytes(record::OFFSET), area)?;
+    }
     disk.flush()
 }
 
@@ -182,7 +211,53 @@ pub fn clear(disk: &TargetDisk, spans: &[Span]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::tables::{Mbr, Table};
+    use crate::plan::step::Target;
+    use crate::units::SectorSize;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_mark_whose_record_would_not_fit_is_not_written() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(2 * MIB).unwrap();
+        let disk = TargetDisk::open(&Target {
+            path: file.path().to_owned(),
+            name: "file".to_owned(),
+            dev: None,
+            size: Bytes(2 * MIB),
+            sector: SectorSize::S512,
+            identity: record::DiskIdentity::default(),
+        })
+        .unwrap();
+        let layout = Layout {
+            table: Table::Mbr(Mbr {
+                signature: "deadbeef".to_owned(),
+                partitions: vec![],
+            }),
+            ..Layout::default()
+        };
+        let mut identity = RecordIdentity::default();
+        let mark = |identity: &RecordIdentity| {
+            record::encode(&Record {
+                state: State::Mark,
+                identity: identity.clone(),
+                disk: disk.target().identity.clone(),
+            })
+        };
+        while mark(&identity).is_ok() {
+            identity.image.push('x');
+        }
+        identity.image.pop();
+        let failure = write_mark(&disk, &identity, &layout).unwrap_err();
+        assert_eq!(failure.class(), Class::Config);
+        let written = || std::fs::read(file.path()).unwrap();
+        assert!(written().iter().all(|b| *b == 0));
+
+        identity.image.truncate(3000);
+        write_mark(&disk, &identity, &layout).unwrap();
+        let at = usize::try_from(record::OFFSET).unwrap();
+        assert_eq!(written()[at..at + record::SIZE], mark(&identity).unwrap());
+    }
 
     proptest! {
         #[test]

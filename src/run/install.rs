@@ -288,11 +288,11 @@ impl Stage {
     pub fn mark(self, identity: &RecordIdentity) -> Result<Stage> {
         match self {
             Stage::Opened(opened) => {
-                head::write_mark(&opened.disk, identity)?;
+                head::write_mark(&opened.disk, identity, opened.head.layout())?;
                 Ok(Stage::Opened(opened))
             }
             Stage::OpenedTree(opened) => {
-                head::write_mark(opened.disk(), identity)?;
+                head::write_mark(opened.disk(), identity, opened.layout())?;
                 Ok(Stage::OpenedTree(opened))
             }
             other => Err(other.out_of_order("writeMark")),

@@ -1,10 +1,12 @@
 //! What a system mounts by itself: its fstab (fstab(5)) and its mount units (systemd.mount(5)).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 
 use super::installed::fstab::{self, Entry};
+use crate::error::chain;
 use crate::sys::beneath::{Root, Walk};
 
 /// Where a system keeps its units (systemd.unit(5)): the first that has one of a name wins. What fstab says comes
@@ -23,6 +25,9 @@ const LIMIT: u64 = 1 << 20;
 
 /// More units than any system has.
 const FILES: usize = 8192;
+
+/// More drop-ins than any unit has.
+const DROP_INS: usize = 64;
 
 /// How sure it is that the running system has it there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,23 +51,40 @@ pub struct OwnMount {
     pub when: When,
 }
 
-/// What the system at `root` mounts, the root itself left out; what counts of two for one place comes first.
-pub fn of(root: &Root) -> Vec<OwnMount> {
+/// What a system mounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnMounts {
+    /// What counts of two for one place comes first.
+    pub all: Vec<OwnMount>,
+    /// What could not be read, and so may mount more.
+    pub unread: Option<String>,
+}
+
+/// What the system at `root` mounts, the root itself left out.
+pub fn of(root: &Root) -> OwnMounts {
     let units = units(root);
     let (first, rest): (Vec<OwnMount>, Vec<OwnMount>) = units
         .into_iter()
         .partition(|unit| unit.file.starts_with("/etc/"));
     let mut all = first;
-    all.extend(in_fstab(root));
+    let (text, unread) = match root.read(Path::new(FSTAB), Walk::InRoot, LIMIT) {
+        Ok(text) => (text, None),
+        Err(error) if error.is_missing() => (Vec::new(), None),
+        Err(error) => (
+            Vec::new(),
+            Some(format!(
+                "{FSTAB} of the image cannot be read, and what it mounts is not known: {}",
+                chain(&error)
+            )),
+        ),
+    };
+    all.extend(in_fstab(&text));
     all.extend(rest);
-    all
+    OwnMounts { all, unread }
 }
 
-fn in_fstab(root: &Root) -> Vec<OwnMount> {
-    let text = root
-        .read(Path::new(FSTAB), Walk::InRoot, LIMIT)
-        .unwrap_or_default();
-    fstab::parse(&String::from_utf8_lossy(&text))
+fn in_fstab(text: &[u8]) -> Vec<OwnMount> {
+    fstab::parse(&String::from_utf8_lossy(text))
         .into_iter()
         .filter(|entry| entry.target != Path::new("/"))
         .map(|entry| OwnMount {
@@ -98,10 +120,16 @@ fn units(root: &Root) -> Vec<OwnMount> {
 
 fn unit(root: &Root, path: &Path, name: &str, started: &[String]) -> Option<OwnMount> {
     let file = path.display().to_string();
-    let is_masked = root
-        .read_link(path, Walk::InRoot)
-        .is_ok_and(|link| link == "/dev/null");
-    if is_masked {
+    let leads_nowhere = root
+        .real_path(path)
+        .is_ok_and(|real| real == Path::new("/dev/null"));
+    let text = if leads_nowhere {
+        Vec::new()
+    } else {
+        root.read(path, Walk::InRoot, LIMIT).ok()?
+    };
+    // An empty file masks as a link to /dev/null does (systemd.unit(5)).
+    if text.is_empty() {
         let entry = Entry::new("", place_of(name)?, "none", "");
         return Some(OwnMount {
             file,
@@ -109,8 +137,11 @@ fn unit(root: &Root, path: &Path, name: &str, started: &[String]) -> Option<OwnM
             when: When::Never,
         });
     }
-    let text = root.read(path, Walk::InRoot, LIMIT).ok()?;
-    let text = String::from_utf8_lossy(&text);
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    for more in drop_ins(root, name) {
+        text.push('\n');
+        text.push_str(&more);
+    }
     let entry = Entry::new(
         &value(&text, "Mount", "What").unwrap_or_default(),
         PathBuf::from(value(&text, "Mount", "Where")?),
@@ -130,6 +161,26 @@ fn unit(root: &Root, path: &Path, name: &str, started: &[String]) -> Option<OwnM
         When::OnDemand
     };
     Some(OwnMount { file, entry, when })
+}
+
+/// What changes the unit `name` afterwards: `NAME.d/*.conf`, by their names, of two with one name the first directory's
+/// (systemd.unit(5)).
+fn drop_ins(root: &Root, name: &str) -> Vec<String> {
+    let mut all: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for directory in UNITS {
+        let directory = Path::new(directory).join(format!("{name}.d"));
+        for file in names(root, &directory.display().to_string()) {
+            if Path::new(&file).extension().is_some_and(|e| e == "conf") && all.len() < DROP_INS {
+                let path = directory.join(&file);
+                all.entry(file).or_insert(path);
+            }
+        }
+    }
+    let read = |path: &PathBuf| root.read(path, Walk::InRoot, LIMIT).ok();
+    all.values()
+        .filter_map(read)
+        .map(|text| String::from_utf8_lossy(&text).into_owned())
+        .collect()
 }
 
 /// `ConditionPathExists=`, with which units wait for what is there; any other condition is taken as met.
@@ -266,7 +317,10 @@ mod tests {
         symlink("/dev/null", dir.path().join(etc).join("on\\x2do.mount")).unwrap();
         symlink("/usr/lib", dir.path().join("lib")).unwrap();
         let root = Root::open(dir.path()).unwrap();
-        let found: Vec<(String, String, When)> = of(&root)
+        let own = of(&root);
+        assert_eq!(own.unread, None);
+        let found: Vec<(String, String, When)> = own
+            .all
             .into_iter()
             .map(|m| {
                 let target = m.entry.target.display().to_string();
@@ -293,6 +347,67 @@ mod tests {
                 ("/usr/lib/systemd/system/on.mount", "/on", When::AtBoot),
                 ("/usr/lib/systemd/system/srv.mount", "/srv", When::OnDemand),
             ]
+        );
+    }
+
+    #[test]
+    fn a_mask_has_three_forms_and_a_unit_is_changed_by_drop_ins() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let (usr, etc) = ("usr/lib/systemd/system", "etc/systemd/system");
+        for name in ["empty", "near", "far", "chain", "on"] {
+            let text = format!("[Mount]\nWhat=/dev/a\nWhere=/{name}\n");
+            put(&format!("{usr}/{name}.mount"), &text);
+        }
+        put(
+            &format!("{usr}/on.mount.d/10-a.conf"),
+            "[Mount]\nWhat=/dev/b\nOptions=ro\n",
+        );
+        put(
+            &format!("{usr}/on.mount.d/20-b.conf"),
+            "[Mount]\nOptions=no\n",
+        );
+        put(
+            &format!("{etc}/on.mount.d/20-b.conf"),
+            "[Mount]\nOptions=subvol=x\n",
+        );
+        put(
+            &format!("{etc}/on.mount.d/30-c.txt"),
+            "[Mount]\nOptions=no\n",
+        );
+        put(&format!("{etc}/empty.mount"), "");
+        let at = |name: &str| dir.path().join(etc).join(name);
+        symlink("/dev/null", at("far.mount")).unwrap();
+        symlink("../../../dev/null", at("near.mount")).unwrap();
+        symlink("far.mount", at("chain.mount")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        for own in of(&root).all {
+            let name = own.entry.target.display().to_string();
+            if name == "/on" {
+                assert_eq!(own.entry.spec, fstab::Spec::Other("/dev/b".to_owned()));
+                assert_eq!(own.entry.options, "subvol=x");
+            } else {
+                assert_eq!(own.when, When::Never, "{name}");
+            }
+        }
+        assert_eq!(of(&root).all.len(), 5);
+    }
+
+    #[test]
+    fn a_table_that_cannot_be_read_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("etc/fstab")).unwrap();
+        let root = Root::open(dir.path()).unwrap();
+        let own = of(&root);
+        assert!(own.all.is_empty());
+        assert!(
+            own.unread
+                .unwrap()
+                .contains("/etc/fstab of the image cannot be read")
         );
     }
 

@@ -12,14 +12,18 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
 
 use super::detached::Detached;
 use super::tool::{self, Output};
 use crate::error::Result;
 
 /// Runs `program`, a path in `root`, with nothing but `env` in its environment, in a mount namespace of its own: a
-/// program that makes mounts leaves none. Each of `mounts` is at its path in the root meanwhile; the mount of the root
-/// itself can be used afterwards through its descriptor only.
+/// program that makes mounts leaves none. Each of `mounts` is at its path in the root meanwhile, and a fresh /proc; the
+/// mount of the root itself can be used afterwards through its descriptor only.
+///
+/// It is the first process of a PID namespace of its own: whatever it started, daemons of a session of their own too,
+/// the kernel kills when it ends, and nothing of that is left when this returns (Linux: `zap_pid_ns_processes`).
 ///
 /// # Errors
 /// Class media when it could not be started or did not end within `timeout`.
@@ -44,7 +48,10 @@ pub fn run(
     // SAFETY: between fork and exec `enter` makes system calls only and allocates nothing; the descriptors are those
     // of mounts that live until the program has been started, and the strings are static.
     unsafe {
-        command.pre_exec(move || enter(root, &mounts));
+        command.pre_exec(move || {
+            enter(root, &mounts)?;
+            apart()
+        });
     }
     tool::bounded(command, timeout, program)
 }
@@ -71,6 +78,49 @@ fn enter(root: RawFd, mounts: &[(RawFd, &'static CStr)]) -> io::Result<()> {
         move_mount(*mount, at)?;
     }
     Ok(())
+}
+
+/// Goes into a PID namespace, in the child only. What goes on there is a process of its own: this one waits for it,
+/// and ends as it does.
+fn apart() -> io::Result<()> {
+    let flags = libc::CLONE_NEWPID | libc::SIGCHLD;
+    let nothing: libc::c_ulong = 0;
+    // SAFETY: without CLONE_VM and without a stack this is fork(2). The library's own would run handlers that may
+    // wait for locks of threads that this process does not have; the new one makes system calls only, up to exec.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, nothing, nothing, nothing, nothing) };
+    match Errno::result(pid)? {
+        0 => {}
+        pid => watch(pid),
+    }
+    // The one that waits may be killed alone.
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    // The one that was there counts processes as they are outside.
+    let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let proc = Some(c"proc");
+    mount(proc, c"/proc", proc, quiet, None::<&CStr>)?;
+    Ok(())
+}
+
+/// Waits for `pid` and ends as it did.
+fn watch(pid: libc::c_long) -> ! {
+    let mut status: libc::c_int = 0;
+    // SAFETY: system calls only, on this process's own state, and a pointer to a variable of this function. All
+    // descriptors are closed, because among them is the one whose end tells that the program has been started.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0);
+        // Killed from outside, with its group, where it takes too long.
+        while libc::syscall(libc::SYS_wait4, pid, &raw mut status, 0, 0) < 0
+            && Errno::last() == Errno::EINTR
+        {}
+        if libc::WIFSIGNALED(status) {
+            libc::kill(libc::getpid(), libc::WTERMSIG(status));
+        }
+        libc::_exit(if libc::WIFEXITED(status) {
+            libc::WEXITSTATUS(status)
+        } else {
+            i32::from(u8::MAX)
+        })
+    }
 }
 
 fn move_mount(mount: RawFd, at: &'static CStr) -> io::Result<()> {

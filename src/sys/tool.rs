@@ -68,7 +68,7 @@ impl Tool {
             Tool::Mke2fs => "makes ext4 file systems on partitions that the boot config asks for",
             Tool::E2fsck => "checks an ext4 file system before it is mounted or grows",
             Tool::Resize2fs => "grows an ext4 file system to its partition",
-            Tool::MkfsXfs => "makes xfs file systems for preserved paths",
+            Tool::MkfsXfs => "makes xfs file systems that the boot config asks for",
             Tool::MkfsVfat => "makes FAT file systems, such as the EFI system partition's",
             Tool::Cryptsetup => "opens encrypted sources of preserved paths",
             Tool::FsckVfat => "checks a FAT file system before it is mounted",

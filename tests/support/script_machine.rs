@@ -21,7 +21,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs run /run
-fail() { echo "STUCK: $1"; cat /log; poweroff -f; sleep 100; }
+fail() { cat /log; echo "STUCK: $1"; poweroff -f; sleep 100; }
 try() { "$@" >/log 2>&1 </dev/null || fail "$*"; }
 "#;
 
@@ -140,8 +140,8 @@ impl Initrd {
         fs::write(self.root().join(name), content).unwrap();
     }
 
-    /// Boots a machine that runs `script`; what the console said.
-    pub fn boot(&self, script: &str, more: &[String]) -> String {
+    /// The archive of an initrd that runs `script`.
+    pub fn archive(&self, script: &str) -> PathBuf {
         let script = format!("{BEGIN}{}{script}{END}", self.modules);
         small_system::script(&self.root().join("init"), &script);
         let archive = self.folder.join("initrd.cpio");
@@ -152,6 +152,12 @@ impl Initrd {
             .status()
             .unwrap();
         assert!(packed.success());
+        archive
+    }
+
+    /// Boots a machine that runs `script`; what the console said.
+    pub fn boot(&self, script: &str, more: &[String]) -> String {
+        let archive = self.archive(script);
         let log = self.folder.join("console.log");
         let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu/run"))
             .arg("--kernel")
@@ -159,11 +165,11 @@ impl Initrd {
             .arg("--initrd")
             .arg(&archive)
             .arg("--append=console=ttyS0 quiet panic=10")
-            .args(more)
             .arg(format!("--serial-log={}", log.display()))
             .args(["--net=none", "--memory=768", "--timeout=280", "--quiet"])
             .args(["--no-reboot", "--fail-on=Kernel panic|STUCK"])
             .args(["--until=THE END", "--wait-end"])
+            .args(more)
             .stdin(Stdio::null())
             .output()
             .unwrap();

@@ -21,7 +21,7 @@ fn defaults_are_the_careful_ones() {
 #[test]
 fn what_is_not_carried_out_is_refused_by_name() {
     let all = request(&format!(
-        r#"{IMAGE},"disk":{{"table":"gpt"}},"network":{{}}"#
+        r#"{IMAGE},"disk":{{"table":"mbr"}},"network":{{}}"#
     ))
     .unwrap_err();
     for key in ["network", "disk.table"] {

@@ -94,6 +94,9 @@ pub(super) fn read(
         ),
         _ => {}
     }
+    if disk.table == Some(wire::TableKind::Gpt) && image.kind == wire::ImageKind::Disk {
+        problems.add("disk.table", "a disk image brings its own");
+    }
     if tree {
         if let Some(why) = grow.and_then(|grow| wrong_to_grow(grow, partitions)) {
             problems.add("disk.grow", why);

@@ -41,7 +41,8 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             kernel_arguments: _,
             files: _,
         } = disk;
-        problems.unsupported("disk.table", table.is_some());
+        // A GPT is what a tree's disk gets.
+        problems.unsupported("disk.table", *table == Some(wire::TableKind::Mbr));
     }
     if let Some(report) = report {
         let wire::Report {

@@ -104,6 +104,7 @@ pub fn edit_defaults(text: &str, change: &Edit) -> String {
             if !ALL.contains(&name) {
                 return line.to_owned();
             }
+            let (value, comment) = before_comment(value);
             let Some(value) = unquoted(value.trim()) else {
                 return line.to_owned();
             };
@@ -113,7 +114,7 @@ pub fn edit_defaults(text: &str, change: &Edit) -> String {
             } else {
                 removal.apply(&value)
             };
-            format!("{name}={}", quoted(&value))
+            format!("{name}={}{comment}", quoted(&value))
         })
         .collect();
     if !found {
@@ -128,7 +129,7 @@ pub fn defaults(text: &str) -> String {
     let value = |wanted: &str| {
         let mut assigned = text.lines().filter_map(|line| {
             let (name, value) = line.split_once('=')?;
-            (name.trim() == wanted).then(|| unquoted(value.trim()))?
+            (name.trim() == wanted).then(|| unquoted(before_comment(value).0.trim()))?
         });
         assigned.next_back().unwrap_or_default()
     };
@@ -137,6 +138,27 @@ pub fn defaults(text: &str) -> String {
         value("GRUB_CMDLINE_LINUX_DEFAULT"),
     ];
     both.join(" ").trim().to_owned()
+}
+
+/// What is assigned, and the blanks and the comment behind it.
+fn before_comment(value: &str) -> (&str, &str) {
+    let (mut quote, mut escaped, mut blank) = (None, false, false);
+    for (at, c) in value.char_indices() {
+        if escaped {
+            escaped = false;
+        } else if c == '\\' && quote != Some('\'') {
+            escaped = true;
+        } else if quote == Some(c) {
+            quote = None;
+        } else if quote.is_none() && matches!(c, '"' | '\'') {
+            quote = Some(c);
+        } else if quote.is_none() && c == '#' && (blank || at == 0) {
+            let end = value.get(..at).unwrap_or_default().trim_end().len();
+            return value.split_at_checked(end).unwrap_or((value, ""));
+        }
+        blank = c.is_whitespace();
+    }
+    (value, "")
 }
 
 /// The value of a shell assignment; `None` where it is more than one quoted or plain word.
@@ -211,6 +233,11 @@ mod tests {
         let text = "# GRUB_CMDLINE_LINUX=x\nGRUB_CMDLINE_LINUX_DEFAULT=\"quiet\"\nGRUB_CMDLINE_LINUX='console=ttyS0'\nGRUB_CMDLINE_LINUX_RECOVERY=single\n";
         assert_eq!(defaults(text), "console=ttyS0 quiet");
         assert_eq!(defaults("GRUB_CMDLINE_LINUX=\"$X\"\n"), "");
+        let text =
+            "GRUB_CMDLINE_LINUX='a=#1 b' # for 'us'\nGRUB_CMDLINE_LINUX_DEFAULT=quiet\t#loud\n";
+        assert_eq!(defaults(text), "a=#1 b quiet");
+        assert_eq!(defaults("GRUB_CMDLINE_LINUX=\"\" # \"x\"\n"), "");
+        assert_eq!(defaults("GRUB_CMDLINE_LINUX=\"a\" \"b\"\n"), "");
     }
 
     #[test]
@@ -223,6 +250,10 @@ mod tests {
         assert_eq!(
             edit_defaults("X=1\n", &change()),
             "X=1\nGRUB_CMDLINE_LINUX=\"console=ttyS0\"\n"
+        );
+        assert_eq!(
+            edit_defaults("GRUB_CMDLINE_LINUX=\"quiet #1\"  # \"ours\"\n", &change()),
+            "GRUB_CMDLINE_LINUX=\"#1 console=ttyS0\"  # \"ours\"\n"
         );
         // What the shell computes stays, and a line of ours adds to nothing it says.
         assert!(

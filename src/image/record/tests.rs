@@ -120,6 +120,94 @@ fn a_torn_write_is_no_record() {
     assert_eq!(decode(&[]), Ok(None));
 }
 
+/// What a disk may have of `to` over `from`: any of the sectors, or all but the last so many.
+fn cuts(from: &[u8], to: &[u8]) -> Vec<Vec<u8>> {
+    let sectors = from.len() / SECTOR;
+    (0u32..1 << sectors)
+        .map(|chosen| {
+            let mut cut = from.to_vec();
+            for n in (0..sectors).filter(|n| chosen & (1 << n) != 0) {
+                let place = n * SECTOR..(n + 1) * SECTOR;
+                cut[place.clone()].copy_from_slice(&to[place]);
+            }
+            cut
+        })
+        .collect()
+}
+
+/// As `write_area` in src/run/head.rs writes: each step is on the medium before the next.
+fn steps(old: &[u8; SIZE], begun: &[u8], new: &[u8; SIZE]) -> [Vec<u8>; 4] {
+    let first = [begun, &old[SECTOR..]].concat();
+    let second = [begun, &new[SECTOR..]].concat();
+    [old.to_vec(), first, second, new.to_vec()]
+}
+
+#[test]
+fn a_cut_at_any_sector_leaves_the_old_or_the_new_or_a_mark_of_the_new() {
+    let gpt = Table::Gpt(gpt());
+    let mut other = record(State::Mark, &Table::None);
+    other.identity.identity = "1:other".to_owned();
+    other.identity.claim = "c".repeat(300);
+    other.identity.kept = vec![3, 4];
+    let areas = vec![
+        [0; SIZE],
+        [0xa5; SIZE],
+        encode(&other).unwrap(),
+        encode(&record(State::Mark, &gpt)).unwrap(),
+        encode(&record(State::Record, &gpt)).unwrap(),
+        encode(&record(State::Sealed, &gpt)).unwrap(),
+    ];
+    let mut seen = 0;
+    for old in &areas {
+        for new in [
+            &other,
+            &record(State::Mark, &gpt),
+            &record(State::Record, &gpt),
+        ] {
+            let mark = Record {
+                state: State::Mark,
+                disk: DiskIdentity::of(&disk()),
+                ..new.clone()
+            };
+            let begun = begun(&mark).unwrap().unwrap();
+            let new = encode(new).unwrap();
+            for pair in steps(old, &begun, &new).windows(2) {
+                for cut in cuts(&pair[0], &pair[1]) {
+                    seen += 1;
+                    if cut == *old || cut == new {
+                        continue;
+                    }
+                    let found = decode(&cut).unwrap().unwrap();
+                    assert_eq!(found.state, State::Mark);
+                    assert_eq!(found.disk, mark.disk);
+                    assert_eq!(found.identity.identity, mark.identity.identity);
+                    assert_eq!(found.identity.kept, mark.identity.kept);
+                }
+            }
+        }
+    }
+    assert_eq!(seen, 6 * 3 * 3 * 256);
+}
+
+#[test]
+fn what_has_no_room_in_one_sector_is_left_out_or_there_is_none() {
+    let mut mark = record(State::Mark, &Table::None);
+    mark.identity.claim = "c".repeat(400);
+    let sector = begun(&mark).unwrap().unwrap();
+    let area = [sector.as_slice(), &[7; SIZE - SECTOR]].concat();
+    let found = decode(&area).unwrap().unwrap();
+    assert_eq!(found.identity.claim, "");
+    assert_eq!(found.disk, mark.disk);
+    mark.disk.serial = Some("s".repeat(400));
+    assert_eq!(begun(&mark).unwrap(), None);
+    // No byte of it is free.
+    for at in MAGIC.len()..SECTOR {
+        let mut area = area.clone();
+        area[at] ^= 1;
+        assert!(decode(&area).is_err(), "{at}");
+    }
+}
+
 #[test]
 fn a_record_counts_on_its_own_disk_with_its_own_table_only() {
     let table = Table::Gpt(gpt());

@@ -56,6 +56,11 @@ impl<'a> Candidate<'a> {
         self.entry.map(|e| e.partuuid.clone())
     }
 
+    /// Whether it is the partition `label`.
+    pub fn is_called(&self, label: &str) -> bool {
+        self.entry.is_some_and(|e| e.name.as_deref() == Some(label))
+    }
+
     /// Nothing at all is on it.
     pub fn is_blank(&self) -> bool {
         match self.partition {
@@ -124,10 +129,34 @@ fn with_parts(facts: &Facts) -> Vec<Candidate<'_>> {
 }
 
 /// What `device` is a part of, or its disk as a whole: there may be several layers and users.
-fn whole_of<'a>(device: &Candidate<'a>) -> Option<&'a Holder> {
+fn whole_of(device: &Candidate<'_>) -> Option<String> {
     let holders = device.disk.holders.iter();
     let mut all = holders.filter(|holder| matches!(holder, Holder::Device { .. }));
-    all.find(|h| h.device() == device.disk.name || h.device() == device.name)
+    let held = all.find(|h| h.device() == device.disk.name || h.device() == device.name);
+    held.map(ToString::to_string)
+        .or_else(|| member_below(device))
+}
+
+/// The disk of a partition is a part of something that nobody has set up yet: the partition is an image of one that
+/// is in there, and writing to it would make the parts differ.
+fn member_below(device: &Candidate<'_>) -> Option<String> {
+    device.partition?;
+    let (whole, parts): (Vec<&Content>, Vec<&Content>) = device
+        .disk
+        .contents
+        .iter()
+        .filter(|c| MEMBERS.contains(&c.what.as_str()))
+        .partition(|c| c.device == device.disk.name);
+    // What stands at the end of the last partition may be found from the end of the disk as well.
+    let is_a_partitions = |c: &Content| {
+        parts
+            .iter()
+            .any(|p| p.what == c.what && p.uuid == c.uuid && p.label == c.label)
+    };
+    whole
+        .into_iter()
+        .find(|c| !is_a_partitions(c))
+        .map(ToString::to_string)
 }
 
 /// The entry in the table of the map that `disk` is a partition of: device mapper has no partitions, kpartx makes
@@ -169,8 +198,8 @@ pub fn find<'a, 'f>(
 fn missing(entry: &Preserved, facts: &Facts) -> Trouble {
     let all = with_parts(facts);
     let part = all.iter().filter(|d| is(entry, d)).find_map(whole_of);
-    if let Some(holder) = part {
-        return Trouble::PartOf(holder.to_string());
+    if let Some(whole) = part {
+        return Trouble::PartOf(whole);
     }
     Trouble::Missing {
         unreadable: facts
@@ -185,9 +214,7 @@ fn missing(entry: &Preserved, facts: &Facts) -> Trouble {
 fn is(entry: &Preserved, device: &Candidate<'_>) -> bool {
     let encrypted = entry.key_file.is_some();
     match &entry.source {
-        Source::Partlabel(name) => device
-            .entry
-            .is_some_and(|e| e.name.as_deref() == Some(name.as_str())),
+        Source::Partlabel(name) => device.is_called(name),
         Source::Partuuid(uuid) => device
             .entry
             .is_some_and(|e| e.partuuid.eq_ignore_ascii_case(uuid)),

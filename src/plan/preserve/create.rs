@@ -23,6 +23,7 @@ use crate::plan::step::Target;
 use crate::plan::target;
 use crate::units::{Bytes, MIB};
 use disk::State;
+pub(super) use disk::{listed_on, no_disk_can_come, unreadable};
 
 /// Type of what is made: Linux file system data (UAPI.2 Discoverable Partitions Specification).
 const LINUX_DATA: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";

@@ -4,11 +4,13 @@
 use std::path::PathBuf;
 
 use super::candidates;
-use super::{Attach, Binding, Decided, SourceDevice, Trouble, binding_of, decide_among, sort};
+use super::{
+    Attach, Binding, Decided, SourceDevice, Trouble, binding_of, create, decide_among, sort,
+};
 use crate::config::request::preserve::{NewFileSystem, Preserved, overlap};
 use crate::config::request::{Addition, Named, Request, Source};
 use crate::host::tables::TablePartition;
-use crate::host::{DevNum, Disk, DiskKind, Facts};
+use crate::host::{DevNum, Disk, DiskKind, Facts, RecordFound};
 use crate::image::record::DiskIdentity;
 use crate::plan::refusal::Refusal;
 use crate::plan::step::Step;
@@ -37,6 +39,11 @@ pub fn decide(
     let (fresh, old): (Vec<&Preserved>, Vec<&Preserved>) =
         request.preserve.iter().partition(is_new);
     let all = candidates::all(facts);
+    for entry in &fresh {
+        is_the_only_one(entry, &all, facts, disk, kept)
+            .map_err(|trouble| refuse(entry, trouble))?;
+        may_begin(request, facts).map_err(|trouble| refuse(entry, trouble))?;
+    }
     for entry in &old {
         goes_away(entry, &all, facts, disk, kept)?;
         is_temporary(entry, &all, facts, disk)?;
@@ -88,6 +95,75 @@ fn new_partition<'a>(source: &Source, added: &'a [Addition]) -> Option<&'a Addit
         Source::Partlabel(label) => added.iter().find(|a| a.label == *label),
         Source::Partuuid(_) | Source::Label(_) | Source::Uuid(_) | Source::Disk { .. } => None,
     }
+}
+
+/// Refuses to make a partition beside another of its name: what is preserved would be there, and not be seen, and two
+/// devices would have the name at the next boot.
+fn is_the_only_one(
+    entry: &Preserved,
+    all: &[candidates::Candidate<'_>],
+    facts: &Facts,
+    disk: &Disk,
+    kept: &[TablePartition],
+) -> Result<(), Trouble> {
+    let Source::Partlabel(label) = &entry.source else {
+        return Ok(());
+    };
+    let elsewhere: Vec<&str> = all
+        .iter()
+        .filter(|d| d.disk.dev != disk.dev && d.is_called(label))
+        .map(|d| d.name)
+        .collect();
+    if !elsewhere.is_empty() {
+        return Err(Trouble::Conflict(format!(
+            "{} has that name already, and `disk.partitions` would make another on {}: leave it out there, or give one of them another name",
+            elsewhere.join(" and "),
+            disk.name
+        )));
+    }
+    // What is a path of the target, or below another, shows the same table.
+    let is_a_part = |d: &Disk| {
+        let mut holders = d.holders.iter();
+        holders
+            .any(|h| matches!(h, crate::host::Holder::Device { device, .. } if *device == d.name))
+    };
+    let others = facts
+        .disks
+        .iter()
+        .filter(|d| d.dev != disk.dev && !is_a_part(d));
+    if let Some(listing) = create::listed_on(label, others) {
+        return Err(listing);
+    }
+    let has = |p: &&TablePartition| {
+        p.name.as_deref() == Some(label.as_str()) && !kept.iter().any(|k| k.number == p.number)
+    };
+    match disk.table.partitions().iter().find(has) {
+        Some(there) if !is_unused(there, disk) => Err(Trouble::Conflict(format!(
+            "partition {} of {} has that name, and the installation would erase it and make another: name it in `disk.keep`, or erase it yourself (`blkdiscard`) where what it holds may be lost",
+            there.number, disk.name
+        ))),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Nothing has ever been kept there: it is blank, or an installation that was cut off has begun to replace it.
+fn is_unused(there: &TablePartition, disk: &Disk) -> bool {
+    if let RecordFound::Mark(mark) = &disk.record {
+        return !mark.kept.contains(&there.number);
+    }
+    let mut known = disk.partitions.iter();
+    known.any(|p| (p.number, p.start, p.size) == (there.number, there.start, there.size) && p.blank)
+}
+
+/// A disk that comes late may have the partition, as where a session makes one.
+fn may_begin(request: &Request, facts: &Facts) -> Result<(), Trouble> {
+    let select = request.disk().map(|install| &install.select);
+    if select.is_some_and(|select| create::no_disk_can_come(select, facts)) {
+        return Ok(());
+    }
+    Err(Trouble::Missing {
+        unreadable: create::unreadable(facts),
+    })
 }
 
 /// Refuses a source that this very installation erases.

@@ -123,7 +123,7 @@ impl Trouble {
                 "say in `source.disk` on which disk the partition shall be made; `ironroot disks` lists all"
             }
             Trouble::NoTable { .. } => {
-                "repair the table on a running system (`sgdisk --verify` names what is wrong), or name another disk; nothing was written"
+                "repair the table on a running system (`sgdisk --verify` names what is wrong, `sgdisk -e` writes the copy that is whole to both places), or name another disk; nothing was written"
             }
             Trouble::Begun {
                 whole_disk: true, ..

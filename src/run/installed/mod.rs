@@ -104,7 +104,7 @@ impl Installed {
             volumes,
             mounts,
         };
-        for entry in this.mounted_at_boot() {
+        for entry in this.mounted_at_boot(reporter) {
             match this.mount_entry(&entry, flags) {
                 Ok((number, guard)) => {
                     mounted.push(number);
@@ -160,19 +160,23 @@ impl Installed {
     }
 
     /// What the running system mounts below its root, by fstab or by units.
-    fn mounted_at_boot(&self) -> Vec<fstab::Entry> {
+    fn mounted_at_boot(&self, reporter: &Reporter) -> Vec<fstab::Entry> {
         let Ok(root) = &self.root else {
             return Vec::new();
         };
         let mut entries: Vec<fstab::Entry> = Vec::new();
-        for own in own_mounts::of(root) {
+        let own = own_mounts::of(root);
+        if let Some(why) = own.unread {
+            reporter.warn(why);
+        }
+        for own in own.all {
             let is_new = entries.iter().all(|e| e.target != own.entry.target);
             if own.when == When::AtBoot && is_new {
                 entries.push(own.entry);
             }
         }
-        // Parents before what is mounted on them.
-        entries.sort_by_key(|e| e.target.components().count());
+        // Parents before what is mounted on them, by whatever link they are named.
+        entries.sort_by_cached_key(|e| seen_at(root, &e.target).components().count());
         entries
     }
 
@@ -222,7 +226,7 @@ impl Installed {
             .hint("choose another path"));
         }
         for (at, why) in &self.missing {
-            if real.starts_with(root.real_path(at)?) {
+            if real.starts_with(seen_at(root, at)) {
                 return Err(Failure::new(
                     Class::Media,
                     format!(
@@ -287,6 +291,12 @@ impl Drop for Installed {
             drop(guard);
         }
     }
+}
+
+/// Where a path leads; one that leads nowhere (links in a circle) is taken as it is written, and hides nothing else.
+fn seen_at(root: &Root, path: &Path) -> PathBuf {
+    root.real_path(path)
+        .unwrap_or_else(|_| path.components().collect())
 }
 
 fn make_place(place: &Path) -> Result<()> {

@@ -9,13 +9,13 @@ use crate::sys::beneath::Root;
 
 /// What the system at `root` says of the place `target`, whatever links lead there.
 pub fn at(root: &Root, target: &Path) -> Vec<OwnMount> {
-    among(root, own_mounts::of(root), target)
+    among(root, own_mounts::of(root).all, target)
 }
 
 /// Warnings about what is in conflict with `targets` in a session.
 pub fn find(root: &Root, targets: &[&Path]) -> Vec<String> {
-    let all = own_mounts::of(root);
-    let mut warnings = Vec::new();
+    let own_mounts::OwnMounts { all, unread } = own_mounts::of(root);
+    let mut warnings: Vec<String> = unread.into_iter().collect();
     for target in targets {
         // Nothing is mounted where a unit is masked.
         let rivals = among(root, all.clone(), target);

@@ -157,7 +157,8 @@ pub fn all(source: &Source) -> Result<Vec<Record>> {
             return Err(Failure::new(
                 Class::Preserve,
                 format!("more than {RECORDS} records on {}", source.name),
-            ));
+            )
+            .hint("give each machine a source of its own, or remove the records of places that are gone from .ironroot/records"));
         }
     }
     Ok(records)

@@ -1,19 +1,24 @@
 //! The tree's own script installs the boot loader: it is run in the new root, with the disk's partitions but without
 //! the disk. What shall stand in LBA 0 it leaves in a file.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use super::inside::{self, Inside};
 use super::rooted::{self, Rooted};
-use crate::error::{Class, Failure, Result, printable};
+use crate::error::{Class, Context as _, Failure, Result, chain, printable};
 use crate::image::boot::grub_core::{BootCode, Platform};
 use crate::init::modules;
 use crate::plan::tree_layout;
 use crate::plan::tree_root::BootWish;
 use crate::report::Reporter;
-use crate::run::partitions::Shared;
-use crate::sys::beneath::Walk;
+use crate::run::partitions::{Node, Shared};
+use crate::sys::beneath::{Root, Walk};
+use crate::sys::detached::{self, Flags};
 
 /// The script.
 pub const SCRIPT: &str = "usr/lib/ironroot/install-bootloader";
@@ -23,6 +28,9 @@ const BOOT_CODE: &str = "ironroot/boot-code";
 
 /// Code in front of a table is no longer.
 const LARGEST: u64 = 440;
+
+/// The tables of a FAT of some hundred MiB are shorter.
+const TABLES: u64 = 1 << 20;
 
 /// A script that makes an initrd takes minutes.
 const TIME: Duration = Duration::from_secs(15 * 60);
@@ -59,6 +67,7 @@ pub fn run(
         let sector = node.place.start.0 / shared.disk()?.target().sector.get();
         env.push(("IRONROOT_BIOS_BOOT_SECTOR", sector.to_string()));
     }
+    let before = begin_of(esp)?;
     // It may want to mount the EFI system partition.
     modules::want("vfat");
     let inside = Inside::of(rooted, root, shared)?;
@@ -97,15 +106,105 @@ pub fn run(
             ));
         }
     };
-    if bios && code.is_none() {
-        reporter.warn(format!(
-            "/{SCRIPT} left no code for LBA 0 in /run/{BOOT_CODE}: a BIOS does not boot this disk"
+    if bios {
+        return match code {
+            Some(code) if code.bytes().iter().any(|b| *b != 0) => Ok(Some(code)),
+            _ => Err(nothing(&format!(
+                "no code for LBA 0 in /run/{BOOT_CODE}, and a BIOS boots nothing else"
+            ))),
+        };
+    }
+    let after = begin_of(esp)?;
+    if !has_got_a_file(&before, &after) {
+        return Err(nothing(
+            "no file on the EFI system partition ($IRONROOT_ESP)",
         ));
     }
+    let fallback = wish.fallback.as_deref().unwrap_or_default();
+    match has_file(esp, fallback) {
+        Ok(true) => {}
+        Ok(false) => reporter.warn(format!(
+            "/{SCRIPT} left no {fallback} on the EFI system partition: firmware boots this disk only by an entry of its own"
+        )),
+        Err(why) => log::info!("looking for {fallback}: {}", chain(&why)),
+    }
     Ok(code)
+}
+
+/// It said that all was well.
+fn nothing(what: &str) -> Failure {
+    Failure::new(
+        Class::Integrity,
+        format!("nothing bootable was found: /{SCRIPT} of the tree left {what}"),
+    )
+    .hint("mend the script in the image, or set `disk.bootloader` to None; the disk does not boot now")
+}
+
+/// The first sector, which ends with a signature whatever the sector size (Microsoft FAT specification, section 3.1),
+/// and the allocation tables, or as much of them as tells whether there is a file.
+fn begin_of(node: &Node) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(&node.path)
+        .and_then(|file| file.take(TABLES).read_to_end(&mut bytes))
+        .context(Class::Media, || format!("reading {}", node.path.display()))?;
+    Ok(bytes)
+}
+
+/// Whether what was an empty FAT is one with something on it: any file changes its tables.
+fn has_got_a_file(before: &[u8], after: &[u8]) -> bool {
+    after != before && matches!(after.get(510..512), Some([0x55, 0xaa]))
+}
+
+/// Whether a FAT has a file with this name, as firmware writes it.
+fn has_file(node: &Node, name: &str) -> Result<bool> {
+    let mount = detached::Context::new("vfat", "the EFI system partition")?
+        .set("source", node.path.as_os_str().as_bytes())?
+        .mount(Flags {
+            read_only: true,
+            nosuid: true,
+            nodev: true,
+            noexec: true,
+        })?;
+    let root = Root::of(&mount.as_fd(), "the EFI system partition")?;
+    let path = name.trim_start_matches('\\').replace('\\', "/");
+    Ok(rooted::is_file(&root, Path::new(&path)))
 }
 
 /// Whether the tree has it.
 pub fn is_there(rooted: &Rooted) -> bool {
     rooted::is_file(rooted.root(), Path::new(SCRIPT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::fat::{FatWriter, Volume};
+    use crate::units::{Bytes, MIB, SectorSize};
+
+    #[test]
+    fn a_fat_with_one_file_is_told_from_an_empty_one() {
+        let begin = |files: &[&str]| {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let volume = Volume {
+                size: Bytes(64 * MIB),
+                start: Bytes(MIB),
+                sector: SectorSize::S512,
+                label: "ESP",
+                number: 1,
+            };
+            file.as_file().set_len(64 * MIB).unwrap();
+            let mut fat = FatWriter::new(file.as_file(), volume).unwrap();
+            for name in files {
+                fat.add(name, &mut b"MZ".as_slice()).unwrap();
+            }
+            fat.finish().unwrap();
+            let mut bytes = std::fs::read(file.path()).unwrap();
+            bytes.truncate(usize::try_from(TABLES).unwrap());
+            bytes
+        };
+        let empty = begin(&[]);
+        assert!(!has_got_a_file(&empty, &begin(&[])));
+        assert!(has_got_a_file(&empty, &begin(&["EFI/BOOT/BOOTX64.EFI"])));
+        assert!(!has_got_a_file(&empty, &vec![0; empty.len()]));
+    }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::libc::dev_t;
 use nix::sys::stat::{Mode, SFlag, makedev, mknodat};
+use nix::unistd::symlinkat;
 
 use super::rooted::{self, Rooted};
 use crate::error::{Class, Context as _, Result};
@@ -28,14 +29,23 @@ const NODES: [(&str, u64, u64); 5] = [
     ("urandom", 1, 9),
 ];
 
-const PLACES: [&CStr; 4] = [c"/dev", c"/proc", c"/sys", c"/run"];
+/// Links that shells and scripts expect (Linux: Documentation/admin-guide/devices.txt, "Compulsory links").
+const LINKS: [(&str, &str); 4] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+];
+
+/// The mount of /proc is made where the program is started.
+const PLACES: [&CStr; 3] = [c"/dev", c"/sys", c"/run"];
 
 /// A root that is ready for its programs.
 #[derive(Debug)]
 pub struct Inside {
     root: Detached,
     /// In the order of [`PLACES`].
-    mounts: [Detached; 4],
+    mounts: [Detached; 3],
     run: Root,
 }
 
@@ -74,7 +84,11 @@ impl Inside {
             let number = makedev(node.dev.major.into(), node.dev.minor.into());
             node_in(&dev, &name(node), SFlag::S_IFBLK, 0o600, number)?;
         }
-        let proc = detached::Context::new("proc", "the /proc of the new root")?.mount(quiet)?;
+        for (name, to) in LINKS {
+            symlinkat(to, &dev, name).context(Class::Media, || {
+                format!("making the link {name} for the new root")
+            })?;
+        }
         let sys = detached::Context::new("sysfs", "the /sys of the new root")?.mount(Flags {
             read_only: true,
             ..quiet
@@ -83,7 +97,7 @@ impl Inside {
         Ok(Inside {
             root,
             run: Root::of(&run.as_fd(), "/run of the new root")?,
-            mounts: [dev, proc, sys, run],
+            mounts: [dev, sys, run],
         })
     }
 

@@ -12,9 +12,14 @@ use crate::plan::preserve::Trouble;
 use crate::plan::target;
 use crate::units::{Bytes, SectorSize};
 
-/// Whether no disk can come any more that has the source: it has been waited for, or one disk is named, and there.
+/// Whether no disk can come any more that has the source.
 pub fn may_begin(creation: &Creation, facts: &Facts) -> bool {
-    let select = &creation.disk;
+    no_disk_can_come(&creation.disk, facts)
+}
+
+/// Whether a partition may be made on the disk of `select`, because no other disk can come that has it: it has been
+/// waited for, or one disk is named, and there.
+pub fn no_disk_can_come(select: &Select, facts: &Facts) -> bool {
     // What the kernel calls a disk, and the number of a SCSI host, are another disk's after the next start.
     let stable = |path: &Path| {
         let kept = ["/dev/disk/by-id", "/dev/disk/by-path"];
@@ -24,11 +29,16 @@ pub fn may_begin(creation: &Creation, facts: &Facts) -> bool {
     let names_one = select.serial.is_some()
         || select.wwn.is_some()
         || target::named_path(select).is_some_and(|path| stable(Path::new(path)));
-    let unreadable = facts
-        .disks
-        .iter()
-        .any(|d| d.unreadable.is_some() && d.kind != DiskKind::Floppy);
-    names_one || (facts.waited && !unreadable)
+    names_one || (facts.waited && unreadable(facts).is_empty())
+}
+
+/// Disks of which nobody knows what they hold.
+pub fn unreadable(facts: &Facts) -> Vec<String> {
+    let disks = facts.disks.iter();
+    disks
+        .filter(|d| d.unreadable.is_some() && d.kind != DiskKind::Floppy)
+        .map(|d| d.name.clone())
+        .collect()
 }
 
 /// The one disk.
@@ -50,10 +60,10 @@ pub fn choose<'a>(select: &Select, facts: &'a Facts) -> Result<&'a Disk, Trouble
     match all.as_slice() {
         [one] => match why_no_partitions(one.kind) {
             None => Ok(one),
-            Some(why) => Err(Trouble::NoTable {
-                disk: one.name.clone(),
-                why: why.to_owned(),
-            }),
+            Some(why) => Err(Trouble::Conflict(format!(
+                "it would be made on {}, which gets no partitions: {why}",
+                one.name
+            ))),
         },
         other => Err(Trouble::Disks {
             wanted: target::describe(select),
@@ -64,13 +74,16 @@ pub fn choose<'a>(select: &Select, facts: &'a Facts) -> Result<&'a Disk, Trouble
 
 /// A partition of that name that stands in a table and is none of the kernel's: it is not made a second time.
 pub fn listed(label: &str, chosen: &Disk, facts: &Facts) -> Option<Trouble> {
+    // What was begun there and cut off is looked at with the table.
+    let begun = |d: &Disk| d.dev == chosen.dev && is_begun_table(d);
+    listed_on(label, facts.disks.iter().filter(|d| !begun(d)))
+}
+
+/// [`listed`] for some of the disks.
+pub fn listed_on<'a>(label: &str, mut disks: impl Iterator<Item = &'a Disk>) -> Option<Trouble> {
     let has = |p: &&TablePartition| p.name.as_deref() == Some(label);
-    facts.disks.iter().find_map(|disk| {
+    disks.find_map(|disk| {
         let entry = disk.table.partitions().iter().find(has)?;
-        // What was begun there and cut off is looked at with the table.
-        if disk.dev == chosen.dev && is_begun_table(disk) {
-            return None;
-        }
         Some(Trouble::NotInKernel(format!(
             "the table of {} lists it as partition {}",
             disk.name, entry.number

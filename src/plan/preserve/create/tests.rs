@@ -298,3 +298,26 @@ fn what_the_kernel_makes_no_partitions_of_gets_none() {
         assert!(trouble.to_string().contains(part), "{trouble}");
     }
 }
+
+#[test]
+fn the_disk_that_the_machine_was_started_from_is_not_taken() {
+    let disk = Medium::blank();
+    apply(
+        &disk,
+        &edited(&disk, &planned(&disk, &["old"]).unwrap().unwrap()),
+    );
+    let mut facts = disk.facts();
+    let mut request = request(&["a"]);
+    let select = &mut request.preserve[0].create.as_mut().unwrap().disk;
+    **select = crate::config::wire::Select::default();
+    let decide = |facts: &Facts| crate::plan::preserve::decide(&request, facts);
+    assert_eq!(decide(&facts).unwrap().partitions.len(), 1);
+    let Table::Gpt(gpt) = disk.table() else {
+        panic!("no GPT");
+    };
+    facts.machine.booted_from = Some(gpt.partitions[0].partuuid.clone());
+    let Err(Refusal::Preserve { trouble, .. }) = decide(&facts) else {
+        panic!("it was taken");
+    };
+    assert!(matches!(trouble, Trouble::Disks { found, .. } if found.is_empty()));
+}
