@@ -5,7 +5,8 @@ use ironroot::config::request::Request;
 use ironroot::config::{parse, source};
 use ironroot::host::tables::{CopyState, Gpt, PartitionKind, Table, TablePartition};
 use ironroot::host::{
-    BootEntries, BootEntry, Disk, Facts, Firmware, Machine, Place, RecordFound, RecordIdentity,
+    BootEntries, BootEntry, Disk, DiskTries, Facts, Firmware, Machine, Place, RecordFound,
+    RecordIdentity,
 };
 use ironroot::plan::step::Start;
 use ironroot::plan::{self, Handoff, Plan, Refusal, Step, identity};
@@ -67,7 +68,7 @@ fn installed_table() -> Table {
     })
 }
 
-fn boot(tried: Option<u64>, network_only: bool) -> BootEntries {
+fn boot(tried: Option<DiskTries>, network_only: bool) -> BootEntries {
     let entry = |number, description: &str, network, active| BootEntry {
         number,
         description: description.to_owned(),
@@ -263,7 +264,7 @@ fn none_never_writes_a_block_device_whatever_overwrite_says() {
 }
 
 #[test]
-fn none_boots_the_first_entry_that_is_not_a_network_one_and_only_once() {
+fn none_boots_the_first_entry_that_is_not_a_network_one_and_not_for_ever() {
     let request = request("None", "");
     let plan_with = |boot: BootEntries| {
         let mut facts = facts(RecordFound::None, Firmware::Uefi);
@@ -274,16 +275,35 @@ fn none_boots_the_first_entry_that_is_not_a_network_one_and_only_once() {
     let Step::BootDisk {
         number,
         description,
-        time,
+        tries,
     } = &fresh.steps[0]
     else {
         panic!("{:?}", fresh.lines())
     };
-    assert_eq!((*number, description.as_str(), *time), (2, "debian", NOW));
+    assert_eq!((*number, description.as_str()), (2, "debian"));
+    let tried = |since, count| Some(DiskTries { since, count });
+    assert_eq!(Some(*tries), tried(NOW, 1));
 
-    // It came back at once, also by a clock that jumped a little: it parks, and forgets.
-    for tried in [NOW - 60, NOW, NOW + 60] {
-        let plan = plan_with(boot(Some(tried), false));
+    // Two restarts within an hour are nothing special, and they are counted.
+    for (since, count) in [(NOW - 60, 1), (NOW - 3600, 2), (NOW, 2), (NOW + 60, 1)] {
+        let plan = plan_with(boot(tried(since, count), false));
+        assert_eq!(word(&Ok(plan.clone())), "disk next, reboot");
+        assert!(
+            matches!(&plan.steps[0], Step::BootDisk { tries, .. }
+                if Some(*tries) == tried(since, count + 1)),
+            "{:?}",
+            plan.lines()
+        );
+    }
+    // It comes back again and again, however long each round takes, and with a clock that stands still: it parks,
+    // and forgets.
+    for (since, count) in [
+        (NOW - 20 * 3600, 3),
+        (NOW, 3),
+        (NOW + 60, 3),
+        (NOW - 60, 200),
+    ] {
+        let plan = plan_with(boot(tried(since, count), false));
         assert!(
             matches!(
                 plan.steps.as_slice(),
@@ -293,9 +313,11 @@ fn none_boots_the_first_entry_that_is_not_a_network_one_and_only_once() {
             plan.lines()
         );
     }
-    // It ran from its disk for an hour meanwhile.
-    let later = plan_with(boot(Some(NOW - 3600), false));
-    assert_eq!(word(&Ok(later)), "disk next, reboot");
+    // A row ends after a day.
+    let later = plan_with(boot(tried(NOW - 25 * 3600, 3), false));
+    assert!(
+        matches!(&later.steps[0], Step::BootDisk { tries, .. } if Some(*tries) == tried(NOW, 1))
+    );
     // On a running Linux nobody asks what the firmware boots next.
     let mut running = facts(RecordFound::None, Firmware::Uefi);
     running.place = Place::Running;
@@ -312,6 +334,8 @@ fn ending(plan: &Plan) -> String {
         match step {
             Step::BootEntry { efi, .. } if efi.boot_next => words.push("next"),
             Step::BootEntry { .. } => words.push("entry"),
+            Step::CountStart { .. } => words.push("count"),
+            Step::GiveUp { .. } => words.push("give up"),
             Step::StartInstalled { start, .. } => words.push(match start {
                 Start::Root => "root",
                 Start::Kexec => "kexec",
@@ -323,6 +347,48 @@ fn ending(plan: &Plan) -> String {
         }
     }
     words.join(" ")
+}
+
+/// A disk that does not boot brings its machine back each time: the firmware is not told for ever.
+#[test]
+fn an_installed_disk_that_does_not_boot_ends_in_a_failure() {
+    let own = RecordFound::Installed(record(&own_identity()));
+    let plan_at = |then: &str, place: Place, count: u8| {
+        let mut facts = facts(own.clone(), Firmware::Uefi);
+        facts.place = place;
+        let since = NOW - 3600;
+        let tries = (count > 0).then_some(DiskTries { since, count });
+        facts.machine.boot = Some(boot(tries, false));
+        plan::plan(&request_then("NetworkBootOnce", "", then), &facts).unwrap()
+    };
+    let ends: Vec<String> = (0..=13)
+        .map(|count| ending(&plan_at("Reboot", Place::Init, count)))
+        .collect();
+    assert_eq!(ends[..3], ["next reboot"; 3]);
+    assert_eq!(ends[3..12], ["entry count kexec park"; 9]);
+    assert_eq!(ends[12..], ["give up"; 2]);
+    for count in 0..3 {
+        let plan = plan_at("Reboot", Place::Init, count);
+        let Step::BootEntry {
+            tries, otherwise, ..
+        } = &plan.steps[0]
+        else {
+            panic!("{:?}", plan.lines())
+        };
+        assert_eq!(tries.unwrap().count, count + 1);
+        // Where the firmware's memory takes nothing, the machine starts all the same.
+        assert!(
+            matches!(otherwise.as_deref(), Some(Step::StartInstalled { start, .. }) if *start == Start::Kexec)
+        );
+    }
+    let gone = plan_at("Reboot", Place::Init, 12);
+    assert!(matches!(gone.steps[0], Step::ForgetDiskBoot));
+    // Who starts it from here, or does not start it, is not told by the firmware.
+    assert_eq!(
+        ending(&plan_at("Kexec", Place::Init, 12)),
+        "next kexec reboot"
+    );
+    assert_eq!(ending(&plan_at("PowerOff", Place::Init, 12)), "next off");
 }
 
 /// No row goes round for ever: who restarts has told the firmware, or finds its record next time.
@@ -383,7 +449,7 @@ fn what_comes_after_an_installation_and_after_a_second_network_boot() {
             "NetworkBootOnce",
             &own,
             "PowerOff",
-            ["next off", "park", "park"],
+            ["next off", "off", "off"],
         ),
         (
             "NetworkBootOnce",

@@ -52,6 +52,13 @@ for bus in virtio nvme scsi; do
     /ironroot plan --config /$bus.json 2>&1
     echo "exit $?"
 done
+# The disk with the installation appears when another one has been there for a while.
+device=$(busybox basename $(busybox readlink /sys/block/vdb/device))
+echo $device >/sys/bus/virtio/drivers/virtio_blk/unbind
+(sleep 7; echo $device >/sys/bus/virtio/drivers/virtio_blk/bind) &
+echo "== late"
+/ironroot initrd --wait 60s --config /virtio.json 2>&1
+echo "exit $?"
 "#;
 
 const SECOND: &str = r#"
@@ -115,6 +122,10 @@ fn equal_disks_are_told_apart_by_serial_and_found_again_when_names_change() {
         let bytes = |n: u32| fs::read(folder.path().join(format!("{bus}-{n}"))).unwrap();
         assert!(bytes(1).iter().all(|b| *b == 0), "{bus}");
         assert!(bytes(2)[MIB..7 * MIB] == image[MIB..7 * MIB], "{bus}");
+    }
+    let text = part(&console, "late");
+    for wanted in ["every disk that the selector allows", "write nothing"] {
+        assert!(text.contains(wanted), "{text}");
     }
     // The other way round.
     for pair in disks.chunks_mut(2) {

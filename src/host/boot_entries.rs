@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use super::load_option::{self, EntryKind};
-use super::{BootEntries, BootEntry};
+use super::{BootEntries, BootEntry, DiskTries};
 use crate::sys::efivar::{self, GLOBAL};
 
 /// The namespace of ironroot's own variables.
 pub const VENDOR: &str = "fb29877e-e25b-4497-8ab6-85504c45f96a";
-/// When ironroot last told this machine to boot from its disk instead of installing: seconds since 1970, 64 bits,
-/// little-endian.
+/// How often ironroot told this machine to boot from its disk: since when, in seconds since 1970, 64 bits,
+/// little-endian; then a byte with the number.
 pub const DISK_TRIED: &str = "IronrootDiskTried";
 
 /// The namespace of the boot loader interface (systemd: "The Boot Loader Interface").
@@ -37,10 +37,25 @@ pub fn read(root: &Path) -> Option<BootEntries> {
     let tried = bytes(root, DISK_TRIED, VENDOR);
     Some(BootEntries {
         order: entries,
-        disk_tried: tried
-            .and_then(|b| b.first_chunk::<8>().copied())
-            .map(u64::from_le_bytes),
+        disk_tried: tried.and_then(|bytes| tries(&bytes)),
     })
+}
+
+/// The content of [`DISK_TRIED`].
+pub fn tries(bytes: &[u8]) -> Option<DiskTries> {
+    let (since, rest) = bytes.split_first_chunk::<8>()?;
+    Some(DiskTries {
+        since: u64::from_le_bytes(*since),
+        // Earlier versions wrote the time alone.
+        count: rest.first().copied().unwrap_or(1),
+    })
+}
+
+/// The other way round.
+pub fn tries_as_bytes(tries: DiskTries) -> Vec<u8> {
+    let mut bytes = tries.since.to_le_bytes().to_vec();
+    bytes.push(tries.count);
+    bytes
 }
 
 /// Whether the firmware starts only what is signed (UEFI specification 2.10, section 3.3, `SecureBoot`).
@@ -150,7 +165,19 @@ mod tests {
             ]
         );
         assert_eq!(boot.order[3].description, "debian");
-        assert_eq!(boot.disk_tried, Some(77));
+        assert_eq!(
+            boot.disk_tried,
+            Some(DiskTries {
+                since: 77,
+                count: 1
+            })
+        );
+        let three = DiskTries {
+            since: 78,
+            count: 3,
+        };
+        assert_eq!(tries(&tries_as_bytes(three)), Some(three));
+        assert_eq!(tries(&[1, 2, 3]), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{Disk, DiskKind, RecordFound, RecordIdentity, holders};
 use crate::error::printable;
+use crate::plan::target;
 
 /// One paragraph per disk, for people. `booted_from` is the PARTUUID that the firmware started this kernel from. Devices of the kernel's own that are not in use (loop, ram) are left
 /// out. What stands on a disk may have been written by anybody, and is made harmless for a terminal.
@@ -59,7 +60,7 @@ fn kind(kind: DiskKind) -> &'static str {
 }
 
 fn lines(disk: &Disk, all: &[Disk], booted_from: Option<&str>) -> Vec<(&'static str, String)> {
-    let mut lines = vec![("select", selector(disk, all))];
+    let mut lines = vec![("select", selector(disk, all, booted_from))];
     let mut add = |name, value: Option<String>| lines.extend(value.map(|v| (name, v)));
     add("serial", disk.serial.as_deref().map(printable));
     add("wwn", disk.wwn.as_deref().map(printable));
@@ -87,11 +88,13 @@ fn lines(disk: &Disk, all: &[Disk], booted_from: Option<&str>) -> Vec<(&'static 
 
 /// The shortest selector that names this disk and no other, and goes on naming it after the next boot.
 /// `path=` with a kernel name is the last resort: such a name may go to another disk.
-pub fn selector(disk: &Disk, all: &[Disk]) -> String {
+/// A disk that no other selector chooses is named by path at once.
+pub fn selector(disk: &Disk, all: &[Disk], booted_from: Option<&str>) -> String {
+    let by_path = target::only_by_path(disk, booted_from).is_some();
     let unique = |value: &Option<String>, of: fn(&Disk) -> &Option<String>| {
         let value = value.as_ref()?;
         // A comma would end the value on the command line.
-        let plain = !value.contains(',') && printable(value) == *value;
+        let plain = !by_path && !value.contains(',') && printable(value) == *value;
         let only = all.iter().filter(|d| of(d).as_ref() == Some(value)).count() == 1;
         (plain && only).then(|| value.clone())
     };
@@ -207,7 +210,7 @@ mod tests {
         assert_eq!(
             table(&[disk], None),
             "/dev/nvme0n1  480.0 GiB  nvme  FAST 9000\n  \
-               select    serial=S1\n  \
+               select    path=/dev/nvme0n1\n  \
                serial    S1\n  \
                wwn       eui.00\n  \
                traits    512-byte sectors, not rotational, removable\n  \
@@ -234,7 +237,7 @@ mod tests {
         ];
         all[4].links.push("/dev/disk/by-id/x".into());
         all[4].links.push("/dev/disk/by-path/pci-0".into());
-        let selectors: Vec<String> = all.iter().map(|d| selector(d, &all)).collect();
+        let selectors: Vec<String> = all.iter().map(|d| selector(d, &all, None)).collect();
         assert_eq!(
             selectors,
             [
@@ -245,6 +248,68 @@ mod tests {
                 "path=/dev/disk/by-path/pci-0"
             ]
         );
+    }
+
+    /// What is printed is chosen when it is used.
+    #[test]
+    fn the_selector_selects_the_disk() {
+        use crate::config::request::Request;
+        use crate::config::{parse, source};
+        use crate::host::Facts;
+        use crate::host::tables::{Mbr, PartitionKind, Table, TablePartition};
+        let of = |name: &str, serial: &str| Disk {
+            serial: Some(serial.to_owned()),
+            ..disk(name)
+        };
+        let booted_from = "11111111-01";
+        let disks = vec![
+            Disk {
+                removable: true,
+                ..of("sda", "A")
+            },
+            Disk {
+                kind: DiskKind::Md,
+                ..of("md0", "B")
+            },
+            Disk {
+                transport: Some(Transport::Usb),
+                ..of("sdc", "C")
+            },
+            Disk {
+                table: Table::Mbr(Mbr {
+                    signature: "11111111".to_owned(),
+                    partitions: vec![TablePartition {
+                        number: 1,
+                        start: Bytes(1 << 20),
+                        size: Bytes(1 << 20),
+                        kind: PartitionKind::Byte(0x83),
+                        partuuid: booted_from.to_owned(),
+                        name: None,
+                        attributes: 0,
+                    }],
+                }),
+                ..of("sdd", "D")
+            },
+            of("sde", "E"),
+        ];
+        let mut facts = Facts {
+            disks: disks.clone(),
+            ..Facts::default()
+        };
+        facts.machine.booted_from = Some(booted_from.to_owned());
+        for wanted in &disks {
+            let text = selector(wanted, &disks, Some(booted_from));
+            let (key, value) = text.split_once('=').unwrap();
+            let config = format!(
+                r#"{{ "apiVersion": "ironroot.dev/v1alpha1", "kind": "BootConfig",
+                    "image": {{ "url": "https://x.example/i.raw" }},
+                    "disk": {{ "overwrite": "Always", "select": {{ "{key}": "{value}" }} }} }}"#
+            );
+            let parsed = parse::parse(config.as_bytes()).unwrap();
+            let request: Request = source::interpret(&parsed, "test", config.as_bytes()).unwrap();
+            let chosen = target::choose(request.disk().unwrap(), &facts, "");
+            assert_eq!(chosen.map(|d| &d.name), Ok(&wanted.name), "{text}");
+        }
     }
 
     #[test]

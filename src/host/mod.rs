@@ -16,6 +16,7 @@ pub mod seed;
 pub mod signatures;
 mod sysfs;
 pub mod tables;
+pub mod wwn;
 
 use std::path::{Path, PathBuf};
 
@@ -182,8 +183,18 @@ pub struct Machine {
 pub struct BootEntries {
     /// In the order in which the firmware tries them.
     pub order: Vec<BootEntry>,
-    /// When ironroot last told this machine to boot from its disk instead of installing, in seconds since 1970.
-    pub disk_tried: Option<u64>,
+    /// How often ironroot told this machine to boot from its disk.
+    pub disk_tried: Option<DiskTries>,
+}
+
+/// How often in a row a machine was told to boot from its disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct DiskTries {
+    /// When the row began, in seconds since 1970.
+    pub since: u64,
+    /// How often since then.
+    pub count: u8,
 }
 
 /// A boot entry.

@@ -34,7 +34,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{Class, Failure, Result, printable};
 use crate::host::tables::Table;
-use crate::host::{Disk, RecordFound, RecordIdentity, Sections};
+use crate::host::{Disk, RecordFound, RecordIdentity, Sections, wwn};
 use crate::units::{MIB, SectorSize};
 
 /// Byte offset of the area on the disk.
@@ -372,7 +372,9 @@ pub fn decode(area: &[u8]) -> Result<Option<Record>, Unreadable> {
 ///
 /// A mark counts where serial and wwn are those of the disk: its table is being replaced. A record counts
 /// only while, besides, the table is whole (LBA 0 included, which commits it) and is the one that was
-/// installed. A name that was recorded and is gone does not fit; one that was not recorded is not asked for.
+/// installed. Of wwn and serial number, one that was recorded must fit and none may contradict: a kernel may name a
+/// disk in another way than the one that installed it, and leave out what it does not ask for. What was not recorded
+/// is not asked for.
 pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Disk) -> RecordFound {
     let record = match found {
         Ok(Some(record)) => record,
@@ -386,7 +388,7 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
     let DiskIdentity {
         disk_guid,
         mbr_signature,
-        wwn,
+        wwn: name,
         serial,
     } = &record.disk;
     let (guid_now, signature_now) = match table {
@@ -394,8 +396,7 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
         Table::Mbr(mbr) => (None, Some(&mbr.signature)),
         Table::None | Table::Damaged { .. } => (None, None),
     };
-    let mut misfit = differs("wwn", wwn.as_ref(), disk.wwn.as_ref())
-        .or_else(|| differs("serial number", serial.as_ref(), disk.serial.as_ref()));
+    let mut misfit = another_disk((name.as_ref(), serial.as_ref()), disk);
     if record.state != State::Mark {
         let sector = disk.sector.unwrap_or(SectorSize::S512);
         misfit = misfit
@@ -417,6 +418,29 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
         (None, State::Mark) => RecordFound::Mark(record.identity),
         (None, State::Record | State::Sealed) => RecordFound::Installed(record.identity),
     }
+}
+
+/// Why `disk` is not the one with these names.
+fn another_disk((name, serial): (Option<&String>, Option<&String>), disk: &Disk) -> Option<String> {
+    let (name_now, serial_now) = (disk.wwn.as_ref(), disk.serial.as_ref());
+    let contradicts = name
+        .zip(name_now)
+        .is_some_and(|(was, is)| wwn::contradict(was, is));
+    if contradicts {
+        return differs("wwn", name, name_now);
+    }
+    let other_serial = serial.zip(serial_now).is_some_and(|(was, is)| was != is);
+    if other_serial {
+        return differs("serial number", serial, serial_now);
+    }
+    let fits = serial.is_some() && serial == serial_now
+        || name
+            .zip(name_now)
+            .is_some_and(|(was, is)| wwn::bare(was) == wwn::bare(is));
+    if fits {
+        return None;
+    }
+    differs("wwn", name, name_now).or_else(|| differs("serial number", serial, serial_now))
 }
 
 fn differs(what: &str, recorded: Option<&String>, now: Option<&String>) -> Option<String> {

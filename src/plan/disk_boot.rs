@@ -1,13 +1,40 @@
 //! What a network boot under `bootPolicy: None` comes to: the machine shall run what is on its disk. No block
-//! device is written; UEFI firmware is told to boot the disk next, once.
+//! device is written; UEFI firmware is told to boot the disk next, a few times.
 
 use super::Plan;
 use super::step::{Handoff, Step};
-use crate::host::{BootEntries, BootEntry, Facts, Firmware, Place};
+use crate::host::{BootEntries, BootEntry, DiskTries, Facts, Firmware, Place};
 
-/// A machine that comes back over the network within this many seconds could not boot from its disk: it parks, and
-/// does not go round for ever.
-const FAILED_WITHIN: u64 = 15 * 60;
+/// Nothing that lasts tells whether a system ran in between, so a machine is told so often within [`ROW`], and then
+/// parks instead of going round for ever. A machine that is merely restarted twice in an hour is told each time.
+const TRIES: u8 = 3;
+
+/// As [`TRIES`], for a disk that holds this installation: its own kernel is started from here after that.
+pub const TOLD: u8 = 3;
+/// So often the installed system is told to start or started within [`ROW`]; then it is given up.
+pub const STARTED: u8 = 12;
+
+/// A row of tries is forgotten after so many seconds: a day. With a clock that stands still it never is, so that it
+/// ends in parking.
+const ROW: u64 = 24 * 60 * 60;
+
+/// The row of tries that this machine is in.
+pub fn row(boot: Option<&BootEntries>, now: u64) -> DiskTries {
+    boot.and_then(|boot| boot.disk_tried)
+        .filter(|tries| tries.since.abs_diff(now) < ROW)
+        .unwrap_or(DiskTries {
+            since: now,
+            count: 0,
+        })
+}
+
+/// The same with one more.
+pub fn one_more(tries: DiskTries) -> DiskTries {
+    DiskTries {
+        count: tries.count.saturating_add(1),
+        ..tries
+    }
+}
 
 /// The plan.
 pub fn leave_alone(facts: &Facts) -> Plan {
@@ -34,17 +61,18 @@ pub fn leave_alone(facts: &Facts) -> Plan {
 
 fn by_uefi(boot: &BootEntries, now: u64) -> Vec<Step> {
     let first = boot.order.iter().find(|e| e.active && !e.network);
-    let failed = boot
-        .disk_tried
-        .is_some_and(|tried| tried.abs_diff(now) < FAILED_WITHIN);
+    let tries = row(Some(boot), now);
     match first {
         None => vec![park(
             "its firmware has no boot entry but those for the network",
         )],
         // The next start of the machine tries again: whoever switches it on wants to see it boot.
-        Some(_) if failed => vec![
+        Some(_) if tries.count >= TRIES => vec![
             Step::ForgetDiskBoot,
-            park("it came back over the network a moment after it was told to boot from its disk"),
+            park(&format!(
+                "it came back over the network {} times within a day, each time after it was told to boot from its disk",
+                tries.count
+            )),
         ],
         Some(BootEntry {
             number,
@@ -54,7 +82,7 @@ fn by_uefi(boot: &BootEntries, now: u64) -> Vec<Step> {
             Step::BootDisk {
                 number: *number,
                 description: description.clone(),
-                time: now,
+                tries: one_more(tries),
             },
             Step::Handoff(Handoff::Reboot),
         ],

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::layout::Shape;
+use super::layout::{Shape, twins};
 use super::refusal::{Refusal, summary};
 use super::step::{Changes, Esp, Handoff, Seen, Span, Start, Step, Switch, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, drift, keep, memory_root, preserve, target, tree_root};
+use super::{Plan, clear, disk_boot, drift, keep, memory_root, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
 use crate::config::wire::{BootPolicy, Efi, Guids, Overwrite, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
@@ -59,6 +59,7 @@ pub fn install(
     let (mut steps, more) = take(disk, &target, facts)?;
     notes.extend(more);
     let mut shape = shape(install, facts, &identity, kept.clone(), &mut notes);
+    shape.taken = twins::taken(&facts.disks, disk);
     if tree_root::is_wanted(install) {
         let root = tree_root::root_of(&mut shape.add);
         // It takes the rest in any case.
@@ -107,7 +108,12 @@ pub fn install(
     let mut efi = install.efi;
     efi.boot_next &= start.is_none() || !repeats;
     let repeats_now = repeats && start.is_none();
-    steps.extend(boot_entry(efi, facts, None, replaced, repeats_now));
+    steps.extend(boot_entry(efi, facts, None, replaced).map(|mut step| {
+        if let Step::BootEntry { required, .. } = &mut step {
+            *required = repeats_now;
+        }
+        step
+    }));
     let told = facts.machine.firmware == Firmware::Uefi && efi.boot_next;
     let hand = match handoff(request.then) {
         Handoff::Reboot if repeats && !told => Handoff::Park {
@@ -238,6 +244,7 @@ fn shape(
         add,
         guids: install.guids,
         seed: facts.seed.clone(),
+        taken: Vec::new(),
     }
 }
 
@@ -296,7 +303,12 @@ pub fn boot_installed(
             disk.name
         ));
     }
-    let told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
+    let can_be_told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
+    let row = disk_boot::row(facts.machine.boot.as_ref(), facts.now);
+    // A machine that was told before and is here again may have a disk that does not boot.
+    let counts = request.then == Then::Reboot && can_be_told;
+    let given_up = counts && row.count >= disk_boot::STARTED;
+    let told = can_be_told && !(counts && row.count >= disk_boot::TOLD);
     let start = match request.then {
         Then::Boot => Some(Start::Root),
         Then::Kexec => Some(Start::Kexec),
@@ -304,10 +316,6 @@ pub fn boot_installed(
         Then::Reboot if !told => Some(Start::Kexec),
         Then::Reboot | Then::PowerOff | Then::Park => None,
     };
-    let required = start.is_none();
-    let mut steps: Vec<Step> = boot_entry(install.efi, facts, esp_of(disk), vec![], required)
-        .into_iter()
-        .collect();
     let (kept, drift) = match &disk.record {
         RecordFound::Installed(record) => {
             (record.kept.clone(), drift::drift(&install.sections, record))
@@ -317,22 +325,59 @@ pub fn boot_installed(
         }
     };
     notes.extend(drift::note(&drift));
-    steps.extend(start.and_then(|start| start_installed(facts, &target_of(disk), start, kept)));
-    let hand = match facts.machine.firmware {
-        Firmware::Uefi if install.efi.boot_next => handoff(request.then),
-        Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => Handoff::Park {
-            reason: format!(
-                "{} holds this installation already; {}: put the disk first in the boot order",
-                disk.name,
-                if facts.machine.firmware == Firmware::Uefi {
-                    "`efi.bootNext` is off"
-                } else {
-                    "this firmware cannot be told to boot it next"
-                }
-            ),
-        },
-    };
-    steps.push(Step::Handoff(hand));
+    let started = |start| start_installed(facts, &target_of(disk), start, kept.clone());
+    let often = format!(
+        "this machine came back over the network {} times within a day after it was told to start the system on {}",
+        row.count, disk.name
+    );
+    let mut steps = Vec::new();
+    if given_up {
+        // The machine's next start tries again: whoever switches it on wants to see it boot.
+        steps.extend([Step::ForgetDiskBoot, Step::GiveUp { reason: often }]);
+    } else {
+        let mut efi = install.efi;
+        efi.boot_next &= told || !counts;
+        let entry = boot_entry(efi, facts, esp_of(disk), vec![]);
+        steps.extend(entry.map(|mut step| {
+            if let Step::BootEntry {
+                required,
+                tries,
+                otherwise,
+                ..
+            } = &mut step
+            {
+                *required = start.is_none();
+                *tries = (counts && told).then(|| disk_boot::one_more(row));
+                *otherwise = tries.and_then(|_| started(Start::Kexec)).map(Box::new);
+            }
+            step
+        }));
+        if counts && !told {
+            steps.push(Step::CountStart {
+                tries: disk_boot::one_more(row),
+            });
+            notes.push(format!("{often}: its own kernel is started from here"));
+        }
+        steps.extend(start.and_then(started));
+        steps.push(Step::Handoff(match request.then {
+            // What starts nothing needs no firmware that can be told.
+            Then::PowerOff | Then::Park => handoff(request.then),
+            Then::Reboot | Then::Boot | Then::Kexec if told => handoff(request.then),
+            Then::Reboot | Then::Boot | Then::Kexec => Handoff::Park {
+                reason: format!(
+                    "{} holds this installation already; {}: put the disk first in the boot order",
+                    disk.name,
+                    if can_be_told {
+                        "firmware that was told to boot it came back"
+                    } else if facts.machine.firmware == Firmware::Uefi {
+                        "`efi.bootNext` is off"
+                    } else {
+                        "this firmware cannot be told to boot it next"
+                    }
+                ),
+            },
+        }));
+    }
     Plan {
         summary: format!(
             "this installation is on {} already: boot it, write nothing",
@@ -384,13 +429,7 @@ fn start_installed(facts: &Facts, target: &Target, start: Start, kept: Vec<u32>)
     })
 }
 
-fn boot_entry(
-    efi: Efi,
-    facts: &Facts,
-    esp: Option<Esp>,
-    replaced: Vec<String>,
-    required: bool,
-) -> Option<Step> {
+fn boot_entry(efi: Efi, facts: &Facts, esp: Option<Esp>, replaced: Vec<String>) -> Option<Step> {
     let wanted = efi.entry || efi.boot_next;
     match facts.machine.firmware {
         Firmware::Uefi if wanted => Some(Step::BootEntry {
@@ -398,7 +437,9 @@ fn boot_entry(
             description: "ironroot".to_owned(),
             esp,
             replaced,
-            required,
+            required: false,
+            tries: None,
+            otherwise: None,
         }),
         Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => None,
     }

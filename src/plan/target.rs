@@ -6,13 +6,13 @@ use crate::config::request::DiskInstall;
 use crate::config::wire::{Overwrite, Pick, Select};
 use crate::host::signatures::UNKNOWN;
 use crate::host::tables::Table;
-use crate::host::{Disk, DiskKind, Facts, NamedKind, RecordFound};
+use crate::host::{Disk, DiskKind, Facts, NamedKind, RecordFound, Transport, wwn};
 
 /// Whether `disk` has every attribute that `select` asks for.
 pub fn matches(select: &Select, disk: &Disk) -> bool {
     let Select {
         serial,
-        wwn,
+        wwn: wwn_wanted,
         model,
         vendor,
         size,
@@ -27,9 +27,9 @@ pub fn matches(select: &Select, disk: &Disk) -> bool {
             .is_none_or(|w| have.as_deref().is_some_and(|h| h.trim() == w.trim()))
     };
     exact(serial, &disk.serial)
-        && wwn.as_ref().is_none_or(|w| {
-            let have = disk.wwn.as_deref().map(bare_wwn);
-            have.is_some_and(|have| have == bare_wwn(w))
+        && wwn_wanted.as_ref().is_none_or(|w| {
+            let have = disk.wwn.as_deref().map(wwn::bare);
+            have.is_some_and(|have| have == wwn::bare(w))
         })
         && exact(vendor, &disk.vendor)
         && exact(hctl, &disk.hctl)
@@ -44,21 +44,6 @@ pub fn matches(select: &Select, disk: &Disk) -> bool {
                 .chain(&disk.links)
                 .any(|have| glob(p, &have.to_string_lossy()))
         })
-}
-
-/// A world wide name without what says how it is written: sysfs has `naa.5000…` and `eui.0025…`, udev and lsblk
-/// `0x5000…`, the links below /dev/disk/by-id `wwn-0x5000…` and `nvme-eui.0025…`.
-fn bare_wwn(text: &str) -> String {
-    let lower = text.trim().to_lowercase();
-    let named = ["wwn-", "nvme-"]
-        .iter()
-        .find_map(|prefix| lower.strip_prefix(prefix))
-        .unwrap_or(&lower);
-    ["0x", "naa.", "eui."]
-        .iter()
-        .find_map(|prefix| named.strip_prefix(prefix))
-        .unwrap_or(named)
-        .to_owned()
 }
 
 /// `*` and `?` as in a shell.
@@ -93,8 +78,9 @@ pub fn describe(select: &Select) -> String {
     }
 }
 
-/// Why a disk that was not named by path is passed over.
-fn passed_over(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<String> {
+/// Why a disk is chosen only where the config names it by path, whatever state it is in; `None` where any
+/// selector may mean it. `booted_from` is the PARTUUID that the firmware started this kernel from.
+pub fn only_by_path(disk: &Disk, booted_from: Option<&str>) -> Option<String> {
     match disk.kind {
         DiskKind::Disk => {}
         DiskKind::Loop
@@ -108,17 +94,51 @@ fn passed_over(disk: &Disk, overwrite: Overwrite, facts: &Facts) -> Option<Strin
             return Some(format!("{:?}: only when named by path", disk.kind).to_lowercase());
         }
     }
-    if disk.size.0 == 0 {
-        return Some("no medium".to_owned());
-    }
     if disk.removable {
         return Some("removable: only when named by path".to_owned());
     }
+    if booted_from.is_some_and(|partuuid| disk.has_partition(partuuid)) {
+        return Some("this machine was booted from it: only when named by path".to_owned());
+    }
+    None
+}
+
+/// A USB disk may be the medium that a BIOS started this kernel from, which does not say so: it is meant where the
+/// selector names that one disk, or asks for USB disks.
+fn is_unasked_usb(select: &Select, disk: &Disk) -> bool {
+    disk.transport == Some(Transport::Usb)
+        && select.transport != Some(Transport::Usb)
+        && !names_one(select)
+}
+
+/// Whether the selector can mean one disk only, whatever else appears.
+pub fn names_one(select: &Select) -> bool {
+    select.serial.is_some()
+        || select.wwn.is_some()
+        || select.hctl.is_some()
+        || named_path(select).is_some()
+}
+
+/// Why a disk that was not named by path is passed over.
+fn passed_over(
+    select: &Select,
+    disk: &Disk,
+    overwrite: Overwrite,
+    facts: &Facts,
+) -> Option<String> {
+    if let Some(why) = only_by_path(disk, facts.machine.booted_from.as_deref()) {
+        return Some(why);
+    }
+    if is_unasked_usb(select, disk) {
+        return Some(
+            "USB: only when named by path, serial or wwn, or with transport usb".to_owned(),
+        );
+    }
+    if disk.size.0 == 0 {
+        return Some("no medium".to_owned());
+    }
     if disk.read_only {
         return Some("read-only".to_owned());
-    }
-    if is_boot_medium(disk, facts) {
-        return Some("this machine was booted from it: only when named by path".to_owned());
     }
     let first = disk.holders.first()?;
     match held(disk, overwrite, facts)? {
@@ -185,7 +205,7 @@ pub fn choose<'a>(
     let matching = allowed(select, facts);
     let (serving, passed): (Vec<&Disk>, Vec<&Disk>) = matching
         .iter()
-        .partition(|d| passed_over(d, install.overwrite, facts).is_none());
+        .partition(|d| passed_over(select, d, install.overwrite, facts).is_none());
     // An installation that was cut off is finished where it began.
     let marked = serving.iter().find(|d| is_cut_off(d, identity));
     if let Some(disk) = marked {
@@ -202,7 +222,7 @@ pub fn choose<'a>(
     };
     picked
         .copied()
-        .ok_or_else(|| nothing_serves(&passed, install.overwrite, facts, wanted))
+        .ok_or_else(|| nothing_serves(&passed, (select, install.overwrite), facts, wanted))
 }
 
 /// Several disks serve. Those with one world wide name are one disk on several paths.
@@ -228,7 +248,7 @@ fn ambiguous(wanted: String, several: &[&Disk]) -> Refusal {
 
 fn nothing_serves(
     passed: &[&Disk],
-    overwrite: Overwrite,
+    (select, overwrite): (&Select, Overwrite),
     facts: &Facts,
     wanted: String,
 ) -> Refusal {
@@ -260,7 +280,7 @@ fn nothing_serves(
         .map(|d| {
             let matched = passed.iter().any(|p| p.name == d.name);
             let why = if matched {
-                passed_over(d, overwrite, facts).unwrap_or_default()
+                passed_over(select, d, overwrite, facts).unwrap_or_default()
             } else {
                 "does not match".to_owned()
             };

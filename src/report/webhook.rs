@@ -10,7 +10,10 @@ use crate::host::Machine;
 use crate::stream::{Budget, Fetcher};
 
 /// A receiver that is down must not keep a finished machine from booting.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Nor one that did nothing but find out that it is installed, which takes seconds.
+pub const SHORT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body: metal-maintenance's form, with the machine's UUID and our class and code beside it. `drift` are the keys
 /// of the config that differ from what was installed.
@@ -47,14 +50,14 @@ pub fn send(
     machine: &Machine,
     name: Option<&str>,
     drift: &[String],
-    outcome: Result<&str, &Failure>,
+    (outcome, patience): (Result<&str, &Failure>, Duration),
 ) -> Result<()> {
     let Some(url) = &report.url else {
         return Ok(());
     };
     let text = serde_json::to_vec(&body(machine, name, drift, outcome))
         .map_err(|e| Failure::new(Class::Bug, "writing the report as JSON").caused_by(e))?;
-    fetcher.post_json(url, &report.headers, text, &mut Budget::new(PATIENCE))
+    fetcher.post_json(url, &report.headers, text, &mut Budget::new(patience))
 }
 
 #[cfg(test)]

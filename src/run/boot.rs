@@ -8,7 +8,8 @@ use super::efi;
 use super::target_disk::TargetDisk;
 use crate::config::wire;
 use crate::error::{Class, Context as _, Failure, Result, chain};
-use crate::host::boot_entries::{DISK_TRIED, VENDOR};
+use crate::host::DiskTries;
+use crate::host::boot_entries::{DISK_TRIED, VENDOR, tries_as_bytes};
 use crate::plan::step::Esp;
 use crate::report::Reporter;
 use crate::sys::efivar::{self, BOOT_ATTRIBUTES, Variable};
@@ -26,6 +27,8 @@ pub struct Wanted<'a> {
     pub esp: Option<&'a Esp>,
     /// PARTUUIDs whose entries of ours start nothing any more.
     pub replaced: &'a [String],
+    /// This try, for a disk that was not written now.
+    pub tries: Option<DiskTries>,
 }
 
 /// Makes the boot entry and sets BootNext as `wanted` says. `root` is where /sys is. `disk` is the one that was
@@ -53,9 +56,15 @@ pub fn entry(
             ),
         )
     })?;
-    // What was tried with the disk's old content says nothing of the new one.
-    if let Err(failure) = forget_disk(root) {
-        log::warn!("{}", chain(&failure));
+    match wanted.tries {
+        // Who cannot count must not restart: that may be for ever.
+        Some(tries) => count(root, tries)?,
+        // What was tried with the disk's old content says nothing of the new one.
+        None => {
+            if let Err(failure) = disk.map_or(Ok(()), |_| forget_disk(root)) {
+                log::warn!("{}", chain(&failure));
+            }
+        }
     }
     let number = tell(root, wanted, esp, loader).map_err(|failure| {
         let hint = match disk.map(|disk| default_loader::look(disk, esp, loader)) {
@@ -117,17 +126,22 @@ fn tell(root: &Path, wanted: &Wanted<'_>, esp: &Esp, loader: &str) -> Result<u16
 
 /// Has the firmware boot its entry `number` next, once. That this was tried is noted first: a machine that comes
 /// back over the network finds the note.
-pub fn disk_once(root: &Path, number: u16, time: u64) -> Result<()> {
+pub fn disk_once(root: &Path, number: u16, tries: DiskTries) -> Result<()> {
+    count(root, tries)?;
+    efi::set_boot_next(root, number)
+}
+
+/// Notes how often the disk was tried.
+pub fn count(root: &Path, tries: DiskTries) -> Result<()> {
     let note = Variable {
         attributes: BOOT_ATTRIBUTES,
-        data: time.to_le_bytes().to_vec(),
+        data: tries_as_bytes(tries),
     };
     efivar::write(root, DISK_TRIED, VENDOR, &note)
         .context(Class::Handover, || {
             format!("writing the UEFI variable {DISK_TRIED}")
         })
-        .map_err(|f| f.hint("put the disk first in the boot order, in the firmware's setup"))?;
-    efi::set_boot_next(root, number)
+        .map_err(|f| f.hint("put the disk first in the boot order, in the firmware's setup"))
 }
 
 /// Forgets that booting from the disk was tried.
@@ -166,6 +180,7 @@ mod tests {
             arch: "x86_64",
             esp: Some(esp),
             replaced,
+            tries: None,
         };
         entry(root, &wanted, None, &Reporter::default()).unwrap();
     }
@@ -193,17 +208,35 @@ mod tests {
     }
 
     #[test]
-    fn the_disk_is_tried_once_and_an_install_forgets_that() {
+    fn the_disk_is_tried_and_that_is_counted() {
         let dir = firmware();
         let root = dir.path();
-        assert!(disk_once(root, 0, 1000).is_err(), "there is no such entry");
+        let once = DiskTries {
+            since: 1000,
+            count: 1,
+        };
+        assert!(disk_once(root, 0, once).is_err(), "there is no such entry");
+        forget_disk(root).unwrap();
         install(root, &esp("aa"), &[]);
         let tried = || boot_entries::read(root).unwrap().disk_tried;
         assert_eq!(tried(), None);
-        disk_once(root, 0, 1000).unwrap();
-        assert_eq!(tried(), Some(1000));
+        disk_once(root, 0, once).unwrap();
+        assert_eq!(tried(), Some(once));
         let next = efivar::read(root, "BootNext", efivar::GLOBAL).unwrap();
         assert_eq!(next.unwrap().data, [0, 0]);
+        // A second network boot goes on counting.
+        let esp = esp("aa");
+        let twice = DiskTries { count: 2, ..once };
+        let wanted = Wanted {
+            efi: wire::Efi::default(),
+            description: "ironroot",
+            arch: "x86_64",
+            esp: Some(&esp),
+            replaced: &[],
+            tries: Some(twice),
+        };
+        entry(root, &wanted, None, &Reporter::default()).unwrap();
+        assert_eq!(tried(), Some(twice));
         forget_disk(root).unwrap();
         forget_disk(root).unwrap();
         assert_eq!(tried(), None);

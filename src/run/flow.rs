@@ -93,6 +93,14 @@ struct Mission {
     origin: String,
 }
 
+/// What the plan says that the report is about.
+#[derive(Default)]
+struct Known {
+    drift: Vec<String>,
+    /// A disk that is installed already is booted, and nothing else.
+    only_boots: bool,
+}
+
 /// Makes the plan and shows it; nothing is changed.
 pub fn plan_only(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Plan> {
     let mission = prepare(entrance, reporter)?;
@@ -109,8 +117,8 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
             reason: "ironroot.mode=plan: nothing was touched".to_owned(),
         });
     }
-    let mut drift = Vec::new();
-    let mut outcome = decide_and_run(entrance, &mission, reporter, &mut drift);
+    let mut known = Known::default();
+    let mut outcome = decide_and_run(entrance, &mission, reporter, &mut known);
     if let Err(failure) = &outcome
         && let Some(tree) = failure.source().and_then(|s| s.downcast_ref::<ItIsATree>())
     {
@@ -119,16 +127,27 @@ pub fn carry_out(entrance: &mut Entrance<'_>, reporter: &Reporter) -> Result<Han
         if let Goal::Disk(install) = &mut mission.request.goal {
             install.image.kind = wire::ImageKind::Tree;
         }
-        outcome = decide_and_run(entrance, &mission, reporter, &mut drift);
+        // What was waited for a moment ago need not be again.
+        mission.wait = Duration::ZERO;
+        outcome = decide_and_run(entrance, &mission, reporter, &mut known);
     }
     let word = outcome.as_ref().map(word_of);
+    let only_boots = known.only_boots && outcome.is_ok();
+    let (fetcher, patience) = if only_boots {
+        (
+            impatient(&mission.fetcher, reporter).unwrap_or_else(|_| mission.fetcher.clone()),
+            webhook::SHORT_PATIENCE,
+        )
+    } else {
+        (mission.fetcher.clone(), webhook::PATIENCE)
+    };
     let told = webhook::send(
-        &mission.fetcher,
+        &fetcher,
         &mission.request.report,
         &mission.machine,
         mission.request.name.as_deref(),
-        &drift,
-        word,
+        &known.drift,
+        (word, patience),
     );
     if let Err(failure) = told {
         reporter.warn(format!(
@@ -151,14 +170,23 @@ pub fn word_of(handoff: &Handoff) -> &'static str {
     }
 }
 
+/// The same fetcher, for a server that may be down.
+fn impatient(fetcher: &Fetcher, reporter: &Reporter) -> Result<Fetcher> {
+    let mut options = fetcher.options().clone();
+    options.idle_timeout = options.idle_timeout.min(webhook::SHORT_PATIENCE);
+    options.connect_timeout = options.connect_timeout.min(webhook::SHORT_PATIENCE);
+    Fetcher::new(options, reporter.clone())
+}
+
 fn decide_and_run(
     entrance: &mut Entrance<'_>,
     mission: &Mission,
     reporter: &Reporter,
-    drift: &mut Vec<String>,
+    known: &mut Known,
 ) -> Result<Handoff> {
     let plan = decide(entrance, mission, reporter)?;
-    drift.clone_from(&plan.drift);
+    known.drift.clone_from(&plan.drift);
+    known.only_boots = mission.request.disk().is_some() && !plan.is_destructive();
     save(entrance.role, "plan.json", &plan, reporter);
     sources_can_be_opened(entrance.root, &plan)?;
     let image = match mission.request.image() {

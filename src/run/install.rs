@@ -219,6 +219,9 @@ impl Stage {
             shape,
             &entries,
         )?;
+        if let Some(twin) = layout::twins::warning(&layout.table, &shape.taken, shape.guids) {
+            reporter.warn(twin);
+        }
         disk.spare(layout.spared());
         Ok(Stage::Opened(Box::new(Opened {
             disk,

@@ -74,10 +74,7 @@ pub struct Machine<'a> {
 /// Carries out `plan`.
 pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
     let total = plan.steps.len();
-    let mut progress = Progress {
-        disk: Stage::Idle,
-        session: Session::Idle,
-    };
+    let mut progress = Progress::default();
     for (i, step) in plan.steps.iter().enumerate() {
         if machine.stop_after.is_some_and(|n| i >= n) {
             return Err(Failure::new(
@@ -94,7 +91,14 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             text: step.to_string(),
         });
         let started = started(step, &mut progress, machine).map_err(|f| f.in_step(name))?;
-        progress = carry_out(step, plan, progress, machine).map_err(|f| f.in_step(name))?;
+        let started = match (
+            carry_or_instead(step, plan, &mut progress, machine),
+            started,
+        ) {
+            (Ok(Some(handoff)), _) => Some(handoff),
+            (Ok(None), started) => started,
+            (Err(failure), _) => return Err(failure.in_step(name)),
+        };
         machine.reporter.emit(Event::StepDone {
             step: name,
             milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -113,6 +117,15 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
 struct Progress {
     disk: Stage,
     session: Session,
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress {
+            disk: Stage::Idle,
+            session: Session::Idle,
+        }
+    }
 }
 
 fn carry_out(
@@ -150,7 +163,9 @@ fn carry_out(
         | Step::RereadPartitions
         | Step::BootEntry { .. }
         | Step::BootDisk { .. }
-        | Step::ForgetDiskBoot => Ok(Progress {
+        | Step::ForgetDiskBoot
+        | Step::CountStart { .. }
+        | Step::GiveUp { .. } => Ok(Progress {
             disk: on_disk(step, disk, machine)?,
             session,
         }),
@@ -184,8 +199,55 @@ fn carry_out(
     }
 }
 
+/// Carries out a step; where that fails and it says what is done instead, that, which ends the run.
+fn carry_or_instead(
+    step: &Step,
+    plan: &Plan,
+    progress: &mut Progress,
+    machine: &Machine<'_>,
+) -> Result<Option<Handoff>> {
+    let before = std::mem::take(progress);
+    match carry_out(step, plan, before, machine) {
+        Ok(after) => {
+            *progress = after;
+            Ok(None)
+        }
+        Err(failure) => {
+            let Step::BootEntry {
+                otherwise: Some(instead),
+                ..
+            } = step
+            else {
+                return Err(failure);
+            };
+            machine.reporter.warn(format!(
+                "{}; the system's own kernel is started from here",
+                describe(&failure)
+            ));
+            // A restart would end here again: without either the machine stays where it is.
+            match try_start(instead, progress, machine) {
+                Some(Ok(handoff)) => Ok(Some(handoff)),
+                Some(Err(second)) => Err(second),
+                None => Err(failure),
+            }
+        }
+    }
+}
+
 /// Starts the installed system, where this step does; `None` where the run goes on.
 fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Result<Option<Handoff>> {
+    match try_start(step, progress, machine) {
+        Some(Ok(handoff)) => Ok(Some(handoff)),
+        Some(Err(failure)) => tolerate(Err(failure), step, machine.reporter).map(|()| None),
+        None => Ok(None),
+    }
+}
+
+fn try_start(
+    step: &Step,
+    progress: &mut Progress,
+    machine: &Machine<'_>,
+) -> Option<Result<Handoff>> {
     let Step::StartInstalled {
         target,
         start,
@@ -195,7 +257,7 @@ fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Resul
         kept,
     } = step
     else {
-        return Ok(None);
+        return None;
     };
     // The disk is closed and unlocked before its system is mounted.
     progress.disk = Stage::Idle;
@@ -206,10 +268,7 @@ fn started(step: &Step, progress: &mut Progress, machine: &Machine<'_>) -> Resul
         switch: *switch,
         kept,
     };
-    match start::start(&system, *start, machine) {
-        Ok(handoff) => Ok(Some(handoff)),
-        Err(failure) => tolerate(Err(failure), step, machine.reporter).map(|()| None),
-    }
+    Some(start::start(&system, *start, machine))
 }
 
 fn source<'a>(machine: &Machine<'a>) -> Result<Source<'a>> {
@@ -387,10 +446,17 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             }
             Ok(stage)
         }
-        Step::BootDisk { number, time, .. } => {
-            boot::disk_once(machine.root, *number, *time)?;
+        Step::BootDisk { number, tries, .. } => {
+            boot::disk_once(machine.root, *number, *tries)?;
             Ok(stage)
         }
+        Step::CountStart { tries } => {
+            tolerate(boot::count(machine.root, *tries), step, machine.reporter)?;
+            Ok(stage)
+        }
+        Step::GiveUp { reason } => Err(Failure::new(Class::Handover, reason.clone()).hint(
+            "look at the console of the installed system; a start of this machine tries again, and a higher metadata.generation installs anew",
+        )),
         Step::ForgetDiskBoot => {
             tolerate(boot::forget_disk(machine.root), step, machine.reporter)?;
             Ok(stage)
@@ -401,6 +467,8 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             esp,
             replaced,
             required: _,
+            tries,
+            otherwise: _,
         } => {
             let (installed, disk) = match &stage {
                 Stage::Complete(disk, done) => {
@@ -415,6 +483,7 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
                 arch: machine.arch,
                 esp: installed.as_ref().or(esp.as_ref()),
                 replaced,
+                tries: *tries,
             };
             let result = boot::entry(machine.root, &wanted, disk, machine.reporter);
             tolerate(result, step, machine.reporter)?;

@@ -9,7 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::Machine;
 use super::installed::entry::{self, Bootable};
-use super::installed::{Access, Installed, fstab, volumes};
+use super::installed::{Access, Installed, LOOK, fstab, volumes};
 use super::partitions;
 use crate::error::{Class, Context as _, Failure, Result, chain};
 use crate::host::tables;
@@ -86,17 +86,6 @@ fn load(mut bootable: Bootable, machine: &Machine<'_>) -> Result<()> {
     entry::must_be_reasonable(&bootable)?;
     let name = bootable.name.clone();
     let failed = || format!("loading {name}");
-    let copy = |part: &mut entry::Part, to: &mut File| -> io::Result<()> {
-        let length = part.length().0;
-        let copied = io::copy(&mut part.reader()?, to)?;
-        if copied != length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        for _ in copied..copied.next_multiple_of(PADDING) {
-            to.write_all(&[0])?;
-        }
-        Ok(())
-    };
     let memory = |what: &str| -> Result<File> {
         memfd_create(what, MFdFlags::MFD_CLOEXEC)
             .map(File::from)
@@ -110,10 +99,7 @@ fn load(mut bootable: Bootable, machine: &Machine<'_>) -> Result<()> {
         .and_then(|()| kernel.rewind())
         .context(Class::Handover, failed)?;
     let mut initrd = memory("initrd")?;
-    for part in &mut bootable.initrds {
-        copy(part, &mut initrd).context(Class::Handover, failed)?;
-    }
-    initrd.rewind().context(Class::Handover, failed)?;
+    join(&mut bootable.initrds, &mut initrd).context(Class::Handover, failed)?;
     let initrd = (!bootable.initrds.is_empty()).then_some(&initrd);
     kexec::load(&kernel, initrd, &bootable.options).map_err(|error| {
         Failure::new(Class::Handover, failed())
@@ -127,6 +113,27 @@ fn load(mut bootable: Bootable, machine: &Machine<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Copies a part, padded with zeros to what may follow it.
+fn copy(part: &mut entry::Part, to: &mut File) -> io::Result<()> {
+    let length = part.length().0;
+    let copied = io::copy(&mut part.reader()?, to)?;
+    if copied != length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    for _ in copied..copied.next_multiple_of(PADDING) {
+        to.write_all(&[0])?;
+    }
+    Ok(())
+}
+
+/// Makes one initrd of several, in their order.
+fn join(initrds: &mut [entry::Part], to: &mut File) -> io::Result<()> {
+    for part in initrds {
+        copy(part, to)?;
+    }
+    to.rewind()
+}
+
 /// Mounts the root as its own initrd would.
 fn root(
     system: &System<'_>,
@@ -138,9 +145,12 @@ fn root(
     std::fs::create_dir_all(system.place).context(Class::Handover, || {
         format!("making {}", system.place.display())
     })?;
-    // A root that is checked and mounted for writing by its own system is read-only until then.
-    let found = volumes::find_root(&all, machine.arch, system.place, Flags::MS_RDONLY)?;
-    let (number, guard) = found.map_err(|why| Failure::new(Class::Handover, why))?;
+    let find = |flags| {
+        volumes::find_root(&all, machine.arch, system.place, flags)?
+            .map_err(|why| Failure::new(Class::Handover, why))
+    };
+    // A journal is written back when it is certain that this system starts, no sooner.
+    let (_, looked_at) = find(LOOK)?;
     let listed = {
         let root = Root::open(system.place)?;
         let text = root.read(Path::new("/etc/fstab"), Walk::InRoot, 1 << 20);
@@ -161,6 +171,9 @@ fn root(
             return Err(Failure::new(Class::Handover, missing));
         }
     }
+    drop(looked_at);
+    // A root that is checked and mounted for writing by its own system is read-only until then.
+    let (number, guard) = find(Flags::MS_RDONLY)?;
     if !names("/") {
         // Nobody would make it writable.
         mount::remount_writable(system.place)?;
@@ -183,4 +196,28 @@ fn root(
             root: system.place.to_owned(),
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn several_initrds_become_one_in_their_order_each_at_a_multiple_of_four() {
+        let mut parts: Vec<entry::Part> = ["early", "main", "overlay!!"]
+            .into_iter()
+            .map(|content| {
+                let mut file = tempfile::tempfile().unwrap();
+                file.write_all(content.as_bytes()).unwrap();
+                entry::Part::whole(file).unwrap()
+            })
+            .collect();
+        let mut to = tempfile::tempfile().unwrap();
+        join(&mut parts, &mut to).unwrap();
+        let mut joined = Vec::new();
+        to.read_to_end(&mut joined).unwrap();
+        assert_eq!(joined, b"early\0\0\0mainoverlay!!\0\0\0");
+    }
 }

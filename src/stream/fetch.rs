@@ -104,7 +104,8 @@ impl Fetcher {
         &self.shared.client
     }
 
-    pub(super) fn options(&self) -> &FetchOptions {
+    /// How it fetches.
+    pub fn options(&self) -> &FetchOptions {
         &self.shared.options
     }
 

@@ -66,6 +66,35 @@ pub fn order(a: (&str, &str), b: (&str, &str)) -> Ordering {
     compare_versions(version(b.1), version(a.1)).then_with(|| compare_versions(b.0, a.0))
 }
 
+/// Whether an entry's file name says that it was tried as often as it may be and never came up: `name+0-3.conf`
+/// (UAPI.1, "Boot counting").
+pub fn is_known_bad(name: &str) -> bool {
+    counted(name).is_some_and(|(_, left)| left == 0)
+}
+
+/// The entry's id: its file name without the counter.
+fn id(name: &str) -> String {
+    counted(name).map_or_else(|| name.to_owned(), |(id, _)| id)
+}
+
+/// Name without a counter, and how many tries are left.
+fn counted(name: &str) -> Option<(String, u32)> {
+    let stem = name.strip_suffix(".conf")?;
+    let (id, counter) = stem.rsplit_once('+')?;
+    let (left, done) = counter.split_once('-').unwrap_or((counter, "0"));
+    done.parse::<u32>().ok()?;
+    Some((format!("{id}.conf"), left.parse().ok()?))
+}
+
+/// Whether the entry in the file `name` is the one that `default` means: a pattern in `loader.conf`
+/// (loader.conf(5)), or the id without `.conf` in GRUB's `saved_entry`.
+pub fn is_default(name: &str, default: &str) -> bool {
+    let id = id(name);
+    let bare = id.strip_suffix(".conf").unwrap_or(&id);
+    let pattern = wildmatch::WildMatch::new(default);
+    pattern.matches(&id) || pattern.matches(bare)
+}
+
 /// The value of the first line with this key.
 pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| value(line, key))
@@ -147,6 +176,29 @@ mod tests {
         assert_eq!(edit("title x\nefi /shell.efi\n", &change()), None);
         // A key is a whole word.
         assert_eq!(edit("linuxes /vmlinuz\n", &change()), None);
+    }
+
+    #[test]
+    fn counters_and_defaults() {
+        for (name, bad) in [
+            ("a+0-3.conf", true),
+            ("a+0.conf", true),
+            ("a+2-1.conf", false),
+            ("a.conf", false),
+            ("6.1+deb-1.conf", false),
+        ] {
+            assert_eq!(is_known_bad(name), bad, "{name}");
+        }
+        for (name, default, wanted) in [
+            ("debian-6.1.conf", "debian-*", true),
+            ("debian-6.1.conf", "debian-6.1.conf", true),
+            ("debian-6.1.conf", "debian-6.1", true),
+            ("debian-6.1+2-1.conf", "debian-6.1.conf", true),
+            ("other.conf", "debian-*", false),
+            ("other.conf", "", false),
+        ] {
+            assert_eq!(is_default(name, default), wanted, "{name} {default}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod bls;
 pub mod extlinux;
 pub mod grub;
 pub mod grub_core;
+pub mod grub_menu;
 pub mod uki;
 
 /// What a boot loader starts.

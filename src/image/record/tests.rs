@@ -222,10 +222,32 @@ fn a_record_counts_on_its_own_disk_with_its_own_table_only() {
         ..disk()
     };
     assert!(why(judge(found(), &table, &clone)).contains("serial number S1, this disk has S2"));
-    let nameless = Disk {
-        wwn: None,
+    // Another kernel may leave out a name, or make one of another kind, as long as the other one fits.
+    let named = |wwn: Option<&str>, serial: Option<&str>| Disk {
+        wwn: wwn.map(str::to_owned),
+        serial: serial.map(str::to_owned),
         ..disk()
     };
+    for (wwn, serial) in [
+        (None, Some("S1")),
+        (Some("0x5000"), None),
+        (Some("nvme.144d-53"), Some("S1")),
+    ] {
+        assert_eq!(
+            judge(found(), &table, &named(wwn, serial)),
+            RecordFound::Installed(identity()),
+            "{wwn:?} {serial:?}"
+        );
+    }
+    for (wwn, serial) in [
+        (None, None),
+        (Some("nvme.144d-53"), None),
+        (Some("naa.6000"), Some("S1")),
+        (Some("naa.5000"), Some("S2")),
+    ] {
+        why(judge(found(), &table, &named(wwn, serial)));
+    }
+    let nameless = named(None, None);
     assert!(why(judge(found(), &table, &nameless)).contains("this disk has none"));
 
     let other = Table::Gpt(Gpt {

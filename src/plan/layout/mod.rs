@@ -15,6 +15,7 @@ pub mod kept;
 pub mod space;
 #[cfg(test)]
 mod tests;
+pub mod twins;
 
 use serde::Serialize;
 
@@ -52,6 +53,9 @@ pub struct Shape {
     /// Disk GUID of the table that lists only what is kept.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub interim_guid: String,
+    /// GUIDs of the machine's other disks.
+    #[serde(skip)]
+    pub taken: Vec<twins::Taken>,
 }
 
 impl Shape {

@@ -171,7 +171,10 @@ impl fmt::Display for Step {
             ),
             Step::RereadPartitions => f.write_str("make the kernel see the new partitions"),
             Step::BootEntry {
-                efi, description, ..
+                efi,
+                description,
+                otherwise,
+                ..
             } => {
                 write!(
                     f,
@@ -182,7 +185,11 @@ impl fmt::Display for Step {
                         String::new()
                     }
                 )?;
-                f.write_str(if efi.boot_next { ", boot it next" } else { "" })
+                f.write_str(if efi.boot_next { ", boot it next" } else { "" })?;
+                match otherwise {
+                    Some(step) => write!(f, "; where the firmware does not take that, {step}"),
+                    None => Ok(()),
+                }
             }
             Step::BootDisk {
                 number,
@@ -193,6 +200,12 @@ impl fmt::Display for Step {
                 "UEFI: boot entry Boot{number:04X} {:?} next, once",
                 printable(description)
             ),
+            Step::CountStart { tries } => write!(
+                f,
+                "UEFI: note that this is start {} of the installed system within a day",
+                tries.count
+            ),
+            Step::GiveUp { reason } => write!(f, "give up: {reason}"),
             Step::ForgetDiskBoot => f.write_str("UEFI: forget that the disk was tried"),
             Step::LoadRoot => f.write_str("bring it into memory and check every proof"),
             Step::MountRoot {

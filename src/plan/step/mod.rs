@@ -21,8 +21,8 @@ use super::tree_root::{self, BootWish};
 use crate::config::request::preserve::NewFileSystem;
 use crate::config::request::{Named, Verity};
 use crate::config::wire::{Efi, ImageKind, MemoryMethod, OtherClaim, RecordPolicy, Wipe};
-use crate::host::RecordIdentity;
 use crate::host::tables::TablePartition;
+use crate::host::{DiskTries, RecordIdentity};
 use crate::units::{Bytes, Digest};
 
 pub use changes::Changes;
@@ -210,6 +210,12 @@ pub enum Step {
         /// Whether the run fails without it: a machine that only reboots would come back over the network
         /// for ever.
         required: bool,
+        /// This try, where they are counted: for a disk that was not written now.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tries: Option<DiskTries>,
+        /// What is done where the firmware does not take it, instead of failing; [`Step::StartInstalled`].
+        #[serde(skip_serializing_if = "Option::is_none")]
+        otherwise: Option<Box<Step>>,
     },
     /// Make UEFI firmware boot an entry of its own next, once, and remember that this was tried.
     BootDisk {
@@ -217,8 +223,18 @@ pub enum Step {
         number: u16,
         /// What the firmware's menu shows.
         description: String,
-        /// When, in seconds since 1970.
-        time: u64,
+        /// This try, and those before.
+        tries: DiskTries,
+    },
+    /// Count that the installed system is started from here.
+    CountStart {
+        /// This start, and those before.
+        tries: DiskTries,
+    },
+    /// Fail: what was tried so often does not work.
+    GiveUp {
+        /// What does not.
+        reason: String,
     },
     /// Forget that booting from the disk was tried: the machine's next start may try again.
     ForgetDiskBoot,
@@ -348,6 +364,8 @@ impl Step {
             Step::BootEntry { .. } => "bootEntry",
             Step::BootDisk { .. } => "bootDisk",
             Step::ForgetDiskBoot => "forgetDiskBoot",
+            Step::CountStart { .. } => "countStart",
+            Step::GiveUp { .. } => "giveUp",
             Step::OpenRoot { .. } => "openRoot",
             Step::LoadRoot => "loadRoot",
             Step::MountRoot { .. } => "mountRoot",
@@ -397,6 +415,8 @@ impl Step {
             | Step::BootEntry { .. }
             | Step::BootDisk { .. }
             | Step::ForgetDiskBoot
+            | Step::CountStart { .. }
+            | Step::GiveUp { .. }
             | Step::OpenRoot { .. }
             | Step::LoadRoot
             | Step::MountRoot { .. }
@@ -414,6 +434,7 @@ impl Step {
         match self {
             Step::RereadPartitions
             | Step::ForgetDiskBoot
+            | Step::CountStart { .. }
             | Step::ZramSwap { .. }
             | Step::StartInstalled { .. } => true,
             Step::BootEntry { required, .. } => !*required,
@@ -445,6 +466,7 @@ impl Step {
             | Step::ClosePartitions
             | Step::CommitHead { .. }
             | Step::BootDisk { .. }
+            | Step::GiveUp { .. }
             | Step::OpenRoot { .. }
             | Step::LoadRoot
             | Step::MountRoot { .. }

@@ -28,6 +28,11 @@ pub(super) fn decide(
 ) -> Result<Plan> {
     let deadline = Deadline::after(mission.wait);
     let mut told = false;
+    let some_are_meant = is_in_initrd(entrance.role)
+        && mission
+            .request
+            .disk()
+            .is_some_and(|install| !target::names_one(&install.select));
     if !is_one_disk(entrance, &mission.request) {
         settle(entrance.root, deadline, mission.wait, reporter)?;
     }
@@ -38,6 +43,11 @@ pub(super) fn decide(
             ..look(entrance, &mission.request)?
         };
         match plan::plan(&mission.request, &facts) {
+            // What is erased is chosen among all that there is: the disk that holds this installation, or one that
+            // `pick` prefers, may be behind a controller that takes its time.
+            Ok(plan) if plan.is_destructive() && some_are_meant && !waited => {
+                await_all(entrance.root, deadline, mission.wait, reporter)?;
+            }
             Ok(plan) => {
                 reporter.info(plan.summary.clone());
                 for note in &plan.notes {
@@ -47,6 +57,9 @@ pub(super) fn decide(
                     steps: plan.lines(),
                 });
                 return Ok(plan);
+            }
+            Err(refusal) if !refusal.may_heal() && some_are_meant && !waited => {
+                await_all(entrance.root, deadline, mission.wait, reporter)?;
             }
             Err(refusal) if refusal.may_heal() && !waited => {
                 if !told {
@@ -83,6 +96,26 @@ fn settle(root: &Path, deadline: Deadline, wait: Duration, reporter: &Reporter) 
         }
         seen = now;
     }
+}
+
+/// Waits until there is another disk than before, or the time is over.
+fn await_all(root: &Path, deadline: Deadline, wait: Duration, reporter: &Reporter) -> Result<()> {
+    reporter.emit(Event::Waiting {
+        reason: "every disk that the selector allows (a serial number or a wwn means one, `wait` shortens this)".to_owned(),
+        deadline_seconds: wait.as_secs(),
+    });
+    let disks = || -> Result<Vec<_>> {
+        let all = host::disks::list(root)?;
+        Ok(all.iter().map(|d| (d.dev, d.size)).collect())
+    };
+    let seen = disks()?;
+    while !deadline.passed() {
+        std::thread::sleep(PROBE_EVERY.min(deadline.remaining()));
+        if disks()? != seen {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// The image with its devices found: a path below /dev that is not there yet is waited for, and looked for
@@ -127,13 +160,10 @@ pub(super) fn await_devices(
 /// Whether no disk that appears later could change which one is meant.
 fn is_one_disk(entrance: &Entrance<'_>, request: &Request) -> bool {
     !is_in_initrd(entrance.role)
-        || (request.disk().is_none_or(|install| {
-            let select = &install.select;
-            select.serial.is_some()
-                || select.wwn.is_some()
-                || select.hctl.is_some()
-                || target::named_path(select).is_some()
-        }) && !plan::preserve::may_be_ambiguous(request.sources()))
+        || (request
+            .disk()
+            .is_none_or(|install| target::names_one(&install.select))
+            && !plan::preserve::may_be_ambiguous(request.sources()))
 }
 
 fn waiting_for(refusal: &Refusal) -> String {

@@ -8,7 +8,7 @@ use super::Installed;
 use super::arguments::{Reader, configurations, unified_images};
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::image::boot::uki::{self, Section};
-use crate::image::boot::{Entry, bls, extlinux, grub};
+use crate::image::boot::{Entry, bls, extlinux, grub_menu};
 use crate::sys::beneath::{Root, Walk};
 use crate::units::Bytes;
 
@@ -37,7 +37,8 @@ pub struct Part {
 }
 
 impl Part {
-    fn whole(file: File) -> Result<Part> {
+    /// All of it.
+    pub(in crate::run) fn whole(file: File) -> Result<Part> {
         let length = file
             .metadata()
             .context(Class::Media, || "asking a boot file for its size")?
@@ -70,6 +71,8 @@ pub fn find(system: &Installed) -> Result<Bootable> {
     for root in system.roots() {
         let all = configurations(root)?;
         let of = |wanted: Reader| all.iter().filter(move |f| f.reader == wanted);
+        let saved = grub_environment(root, "saved_entry");
+        let default = loader_default(root).or_else(|| saved.clone());
         let mut entries: Vec<_> = of(Reader::Bls).collect();
         entries.sort_by(|a, b| {
             let name = |p: &Path| p.file_name().map(|n| n.to_string_lossy().into_owned());
@@ -79,10 +82,21 @@ pub fn find(system: &Installed) -> Result<Bootable> {
                 (right.as_deref().unwrap_or_default(), &b.text),
             )
         });
+        // The default goes first, even one that failed before; of the others those that failed go last.
+        entries.sort_by_key(|found| {
+            let name = found.path.file_name().map(|n| n.to_string_lossy());
+            let name = name.as_deref().unwrap_or_default();
+            let is_default = default
+                .as_deref()
+                .is_some_and(|default| bls::is_default(name, default));
+            (!is_default, bls::is_known_bad(name))
+        });
         let parsed = entries
             .into_iter()
             .map(|f| (f, bls::parse(&f.text)))
-            .chain(of(Reader::Grub).map(|f| (f, grub::parse(&f.text))))
+            .chain(
+                of(Reader::Grub).map(|f| (f, grub_menu::default_entry(&f.text, saved.as_deref()))),
+            )
             .chain(of(Reader::Extlinux).map(|f| (f, extlinux::parse(&f.text))));
         for (found, entry) in parsed {
             let Some(entry) = entry else { continue };
@@ -116,6 +130,19 @@ pub fn find(system: &Installed) -> Result<Bootable> {
         Class::Handover,
         format!("no kernel of the installed system can be started from here: {why}"),
     ))
+}
+
+/// The pattern of the entry that systemd-boot starts (loader.conf(5)); `@saved` is a matter of the firmware's memory.
+fn loader_default(root: &Root) -> Option<String> {
+    let places = ["/boot", "/boot/efi", "/efi", "/"];
+    let text = places.iter().find_map(|place| {
+        let path = Path::new(place).join("loader/loader.conf");
+        root.read(&path, Walk::InRoot, 1 << 16).ok()
+    })?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    bls::field(&text, "default")
+        .filter(|default| !default.starts_with('@'))
+        .map(str::to_owned)
 }
 
 /// Paths in a configuration begin at the root of the file system that it is on.

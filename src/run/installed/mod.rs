@@ -39,7 +39,7 @@ const FLAGS: Flags = Flags::MS_NOSUID
 const MOUNTS: usize = 128;
 
 /// And nothing is written.
-const LOOK: Flags = FLAGS.union(Flags::MS_RDONLY);
+pub(super) const LOOK: Flags = FLAGS.union(Flags::MS_RDONLY);
 
 /// A larger file is no configuration.
 const LIMIT: u64 = 4 << 20;
