@@ -192,7 +192,7 @@ mod tests {
             for part in text.split("want(\"").skip(1) {
                 found.insert(part.split('"').next().unwrap().to_owned());
             }
-            if let Some(list) = text.split("const MODULES:").nth(1) {
+            if let Some(list) = text.split("const MODULES: [").nth(1) {
                 let list = list.split('=').nth(1).unwrap().split(']').next().unwrap();
                 found.extend(list.split('"').skip(1).step_by(2).map(str::to_owned));
             }
