@@ -164,21 +164,34 @@ fn the_order_of_writes_and_flushes() {
     assert_installed_gpt(&case.disk, &case.image, 512, 0);
     let tail = 12 * MIB - 33 * 512;
     // The mark alone, then LBA 0 with all of the old head, each on the medium before what follows.
-    let begin = [Write(MIB - 4096, 4096), Flush, Write(0, MIB - 4096), Flush];
-    assert_eq!(calls[..4], begin);
+    let area = [
+        Write(MIB - 4096, 512),
+        Flush,
+        Write(MIB - 4096 + 512, 4096 - 512),
+        Flush,
+        Write(MIB - 4096, 512),
+        Flush,
+    ];
+    assert_eq!(calls[..6], area);
+    assert_eq!(calls[6..8], [Write(0, MIB - 4096), Flush]);
     // The image's own backup goes; then the backup GPT, the primary with the record, LBA 0, each on the medium before what follows.
     let end = [
         Write(8 * MIB - 33 * 512, 33 * 512),
         Write(tail, 33 * 512),
         Flush,
-        Write(512, MIB - 512),
+        Write(512, MIB - 512 - 4096),
+        Write(MIB - 4096, 512),
+        Flush,
+        Write(MIB - 4096 + 512, 4096 - 512),
+        Flush,
+        Write(MIB - 4096, 512),
         Flush,
         Write(0, 512),
         Flush,
         Write(MIB - 4096, 4096),
         Flush,
     ];
-    let (middle, commit) = calls[4..].split_at(calls.len() - 4 - end.len());
+    let (middle, commit) = calls[8..].split_at(calls.len() - 8 - end.len());
     assert_eq!(commit, end);
     assert_eq!(middle.last(), Some(&Flush));
     let cleared = middle.iter().position(|c| *c == Flush).unwrap();

@@ -333,8 +333,13 @@ fn the_order_of_writes_and_flushes_with_something_kept() {
         println!("{calls:?}");
         let table = sector + 128 * 128;
         let backup = DISK * MIB - table;
+        // The mark, of which no cut leaves half.
         let begin = [
-            Write(MIB - 4096, 4096),
+            Write(MIB - 4096, 512),
+            Flush,
+            Write(MIB - 4096 + 512, 4096 - 512),
+            Flush,
+            Write(MIB - 4096, 512),
             Flush,
             Write(0, sector),
             Flush,
@@ -343,20 +348,25 @@ fn the_order_of_writes_and_flushes_with_something_kept() {
             Write(sector, table),
             Flush,
         ];
-        assert_eq!(calls[..8], begin);
+        assert_eq!(calls[..12], begin);
         let stale = 8 * MIB - table;
         let end = [
             Write(stale, table),
             Write(backup, table),
             Flush,
-            Write(sector, MIB - sector),
+            Write(sector, MIB - sector - 4096),
+            Write(MIB - 4096, 512),
+            Flush,
+            Write(MIB - 4096 + 512, 4096 - 512),
+            Flush,
+            Write(MIB - 4096, 512),
             Flush,
             Write(0, sector),
             Flush,
             Write(MIB - 4096, 4096),
             Flush,
         ];
-        let (middle, commit) = calls[8..].split_at(calls.len() - 8 - end.len());
+        let (middle, commit) = calls[12..].split_at(calls.len() - 12 - end.len());
         assert_eq!(commit, end);
         for call in middle {
             if let Write(at, length) = call {

@@ -365,8 +365,9 @@ fn an_installed_disk_that_does_not_boot_ends_in_a_failure() {
         .map(|count| ending(&plan_at("Reboot", Place::Init, count)))
         .collect();
     assert_eq!(ends[..3], ["next reboot"; 3]);
-    assert_eq!(ends[3..12], ["entry count kexec park"; 9]);
-    assert_eq!(ends[12..], ["give up"; 2]);
+    // A system that can be started from here is, however often: the rest comes only where it cannot.
+    assert_eq!(ends[3..12], ["count kexec next reboot"; 9]);
+    assert_eq!(ends[12..], ["count kexec give up"; 2]);
     for count in 0..3 {
         let plan = plan_at("Reboot", Place::Init, count);
         let Step::BootEntry {
@@ -382,7 +383,11 @@ fn an_installed_disk_that_does_not_boot_ends_in_a_failure() {
         );
     }
     let gone = plan_at("Reboot", Place::Init, 12);
-    assert!(matches!(gone.steps[0], Step::ForgetDiskBoot));
+    assert!(
+        gone.steps
+            .iter()
+            .any(|step| matches!(step, Step::ForgetDiskBoot))
+    );
     // Who starts it from here, or does not start it, is not told by the firmware.
     assert_eq!(
         ending(&plan_at("Kexec", Place::Init, 12)),

@@ -11,7 +11,7 @@ const TRIES: u8 = 3;
 
 /// As [`TRIES`], for a disk that holds this installation: its own kernel is started from here after that.
 pub const TOLD: u8 = 3;
-/// So often the installed system is told to start or started within [`ROW`]; then it is given up.
+/// After so many network boots within [`ROW`] a machine of which neither firmware nor kexec starts the disk is given up.
 pub const STARTED: u8 = 12;
 
 /// A row of tries is forgotten after so many seconds: a day. With a clock that stands still it never is, so that it

@@ -307,13 +307,12 @@ pub fn boot_installed(
     let row = disk_boot::row(facts.machine.boot.as_ref(), facts.now);
     // A machine that was told before and is here again may have a disk that does not boot.
     let counts = request.then == Then::Reboot && can_be_told;
-    let given_up = counts && row.count >= disk_boot::STARTED;
-    let told = can_be_told && !(counts && row.count >= disk_boot::TOLD);
+    let is_back = counts && row.count >= disk_boot::TOLD;
     let start = match request.then {
         Then::Boot => Some(Start::Root),
         Then::Kexec => Some(Start::Kexec),
         // A firmware that cannot be told to boot the disk next need not be asked.
-        Then::Reboot if !told => Some(Start::Kexec),
+        Then::Reboot if !can_be_told || is_back => Some(Start::Kexec),
         Then::Reboot | Then::PowerOff | Then::Park => None,
     };
     let (kept, drift) = match &disk.record {
@@ -326,18 +325,27 @@ pub fn boot_installed(
     };
     notes.extend(drift::note(&drift));
     let started = |start| start_installed(facts, &target_of(disk), start, kept.clone());
-    let often = format!(
-        "this machine came back over the network {} times within a day after it was told to start the system on {}",
-        row.count, disk.name
-    );
     let mut steps = Vec::new();
-    if given_up {
-        // The machine's next start tries again: whoever switches it on wants to see it boot.
-        steps.extend([Step::ForgetDiskBoot, Step::GiveUp { reason: often }]);
+    if is_back {
+        let often = format!(
+            "this machine came back over the network {} times within a day after it was told to start the system on {}",
+            row.count, disk.name
+        );
+        notes.push(format!("{often}: its own kernel is started from here"));
+        steps.push(Step::CountStart {
+            tries: disk_boot::one_more(row),
+        });
+        steps.extend(start.and_then(started));
+        // Only where that fails the run goes on. The firmware is told again, but not for ever; the machine's next
+        // start after that tries once more: whoever switches it on wants to see it boot.
+        if row.count >= disk_boot::STARTED {
+            steps.extend([Step::ForgetDiskBoot, Step::GiveUp { reason: often }]);
+        } else {
+            steps.extend(boot_entry(install.efi, facts, esp_of(disk), vec![]));
+            steps.push(Step::Handoff(handoff(request.then)));
+        }
     } else {
-        let mut efi = install.efi;
-        efi.boot_next &= told || !counts;
-        let entry = boot_entry(efi, facts, esp_of(disk), vec![]);
+        let entry = boot_entry(install.efi, facts, esp_of(disk), vec![]);
         steps.extend(entry.map(|mut step| {
             if let Step::BootEntry {
                 required,
@@ -347,29 +355,21 @@ pub fn boot_installed(
             } = &mut step
             {
                 *required = start.is_none();
-                *tries = (counts && told).then(|| disk_boot::one_more(row));
+                *tries = counts.then(|| disk_boot::one_more(row));
                 *otherwise = tries.and_then(|_| started(Start::Kexec)).map(Box::new);
             }
             step
         }));
-        if counts && !told {
-            steps.push(Step::CountStart {
-                tries: disk_boot::one_more(row),
-            });
-            notes.push(format!("{often}: its own kernel is started from here"));
-        }
         steps.extend(start.and_then(started));
         steps.push(Step::Handoff(match request.then {
             // What starts nothing needs no firmware that can be told.
             Then::PowerOff | Then::Park => handoff(request.then),
-            Then::Reboot | Then::Boot | Then::Kexec if told => handoff(request.then),
+            Then::Reboot | Then::Boot | Then::Kexec if can_be_told => handoff(request.then),
             Then::Reboot | Then::Boot | Then::Kexec => Handoff::Park {
                 reason: format!(
                     "{} holds this installation already; {}: put the disk first in the boot order",
                     disk.name,
-                    if can_be_told {
-                        "firmware that was told to boot it came back"
-                    } else if facts.machine.firmware == Firmware::Uefi {
+                    if facts.machine.firmware == Firmware::Uefi {
                         "`efi.bootNext` is off"
                     } else {
                         "this firmware cannot be told to boot it next"

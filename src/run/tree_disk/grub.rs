@@ -32,7 +32,7 @@ const MAKERS: [(&str, &str); 4] = [
 ];
 
 /// Where the modules are, but for the platform.
-const MODULES: [&str; 3] = ["usr/lib/grub", "usr/share/grub2", "usr/lib/grub2"];
+const MODULE_FOLDERS: [&str; 3] = ["usr/lib/grub", "usr/share/grub2", "usr/lib/grub2"];
 
 /// What a tree must have for GRUB, as messages say it.
 pub const PLACES: &str = "/usr/bin/grub-mkimage or grub2-mkimage, and /usr/lib/grub/PLATFORM or /usr/share/grub2/PLATFORM";
@@ -92,7 +92,7 @@ impl Grub {
         let (maker, directory) = MAKERS
             .into_iter()
             .find(|(program, _)| rooted::is_file(root, Path::new(program)))?;
-        let modules = MODULES
+        let modules = MODULE_FOLDERS
             .iter()
             .map(|place| Path::new(place).join(platform.name()))
             .find(|place| rooted::is_file(root, &place.join("moddep.lst")))?;
