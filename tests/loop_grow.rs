@@ -522,7 +522,12 @@ fn the_images_own_backup_table_goes_before_anything_is_made_in_its_place() {
     let end = [
         Write(96 * mib - table, table),
         Flush,
-        Write(512, mib - 512),
+        Write(512, mib - 512 - 4096),
+        Write(mib - 4096, 512),
+        Flush,
+        Write(mib - 4096 + 512, 4096 - 512),
+        Flush,
+        Write(mib - 4096, 512),
         Flush,
         Write(0, 512),
         Flush,
