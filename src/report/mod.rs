@@ -10,7 +10,7 @@ pub mod logger;
 pub mod webhook;
 
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::sys::clock::Deadline;
 
@@ -46,6 +46,8 @@ impl Sink {
 #[derive(Clone, Debug, Default)]
 pub struct Reporter {
     sinks: Arc<Mutex<Vec<Sink>>>,
+    /// When the last event was told.
+    told: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Reporter {
@@ -53,6 +55,7 @@ impl Reporter {
     pub fn new(sinks: Vec<Sink>) -> Reporter {
         Reporter {
             sinks: Arc::new(Mutex::new(sinks)),
+            told: Arc::default(),
         }
     }
 
@@ -63,8 +66,19 @@ impl Reporter {
 
     /// Tells everybody.
     pub fn emit(&self, event: Event) {
+        self.emit_of_silence(event);
+        *self.told() = Some(Instant::now());
+    }
+
+    /// The same for what only says that nothing was told: [`Reporter::silent_for`] goes on.
+    pub fn emit_of_silence(&self, event: Event) {
         let stamped = Stamped::now(event);
         self.lock().retain_mut(|sink| sink.emit(&stamped).is_ok());
+    }
+
+    /// How long nothing was told.
+    pub fn silent_for(&self) -> Duration {
+        self.told().map_or(Duration::ZERO, |told| told.elapsed())
     }
 
     /// Tells everybody, and nobody hears anything of others while the answer lives. Where somebody is still writing
@@ -92,6 +106,12 @@ impl Reporter {
     /// Something worth a line.
     pub fn info(&self, text: impl Into<String>) {
         self.emit(Event::Info { text: text.into() });
+    }
+
+    fn told(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.told
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Sink>> {

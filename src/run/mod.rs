@@ -19,6 +19,7 @@ pub mod preserve;
 pub mod progress;
 pub mod reread;
 mod seen_again;
+mod silence;
 pub mod source_disk;
 pub mod start;
 pub mod target_disk;
@@ -91,10 +92,10 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             text: step.to_string(),
         });
         let started = started(step, &mut progress, machine).map_err(|f| f.in_step(name))?;
-        let started = match (
-            carry_or_instead(step, plan, &mut progress, machine),
-            started,
-        ) {
+        let carried = silence::broken(name, machine.reporter, || {
+            carry_or_instead(step, plan, &mut progress, machine)
+        });
+        let started = match (carried, started) {
             (Ok(Some(handoff)), _) => Some(handoff),
             (Ok(None), started) => started,
             (Err(failure), _) => return Err(failure.in_step(name)),

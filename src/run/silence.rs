@@ -1,0 +1,73 @@
+//! A step that is stuck in a device or a program says nothing; the console learns all the same that it goes on.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use crate::report::{Event, Reporter};
+
+/// Somebody in front of the console begins to wonder.
+const LONG: Duration = Duration::from_secs(45);
+
+/// Does `work`, which is the step `name`, and breaks every silence of 45 seconds.
+pub fn broken<T>(name: &str, reporter: &Reporter, work: impl FnOnce() -> T) -> T {
+    broken_after(LONG, name, reporter, work)
+}
+
+fn broken_after<T>(long: Duration, name: &str, reporter: &Reporter, work: impl FnOnce() -> T) -> T {
+    let (end, ended) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        let watch = move || {
+            let mut said = 0;
+            while ended.recv_timeout(long / 3) == Err(RecvTimeoutError::Timeout) {
+                let silent = reporter.silent_for();
+                let times = silent.as_millis() / long.as_millis().max(1);
+                if times > said {
+                    let text = format!(
+                        "{name} goes on; nothing was heard of it for {} s",
+                        silent.as_secs()
+                    );
+                    reporter.emit_of_silence(Event::Info { text });
+                }
+                said = times;
+            }
+        };
+        // Without a thread it is done in silence.
+        let _watch = thread::Builder::new().spawn_scoped(scope, watch);
+        let done = work();
+        drop(end);
+        done
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Sink;
+    use crate::report::jsonl::JsonLines;
+
+    #[test]
+    fn only_silence_is_broken_and_once_in_its_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events");
+        let told = |speak: bool| {
+            let file = std::fs::File::create(&path).unwrap();
+            let reporter = Reporter::new(vec![Sink::JsonLines(JsonLines::new(Box::new(file)))]);
+            reporter.info("begins");
+            broken_after(Duration::from_millis(300), "it", &reporter, || {
+                for _ in 0..20 {
+                    thread::sleep(Duration::from_millis(50));
+                    if speak {
+                        reporter.info("moves");
+                    }
+                }
+                7
+            });
+            let text = std::fs::read_to_string(&path).unwrap();
+            text.matches("it goes on; nothing was heard of it for")
+                .count()
+        };
+        assert_eq!(told(true), 0);
+        assert!((1..=3).contains(&told(false)));
+    }
+}
