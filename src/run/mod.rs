@@ -12,6 +12,7 @@ pub mod install;
 pub mod installed;
 pub mod kept;
 pub mod make_filesystem;
+mod meanwhile;
 pub mod memory;
 pub mod own_mounts;
 pub mod partitions;

@@ -1,9 +1,8 @@
 //! A step that is stuck in a device or a program says nothing; the console learns all the same that it goes on.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
+use super::meanwhile;
 use crate::report::{Event, Reporter};
 
 /// Somebody in front of the console begins to wonder.
@@ -15,29 +14,20 @@ pub fn broken<T>(name: &str, reporter: &Reporter, work: impl FnOnce() -> T) -> T
 }
 
 fn broken_after<T>(long: Duration, name: &str, reporter: &Reporter, work: impl FnOnce() -> T) -> T {
-    let (end, ended) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        let watch = move || {
-            let mut said = 0;
-            while ended.recv_timeout(long / 3) == Err(RecvTimeoutError::Timeout) {
-                let silent = reporter.silent_for();
-                let times = silent.as_millis() / long.as_millis().max(1);
-                if times > said {
-                    let text = format!(
-                        "{name} goes on; nothing was heard of it for {} s",
-                        silent.as_secs()
-                    );
-                    reporter.emit_of_silence(Event::Info { text });
-                }
-                said = times;
-            }
-        };
-        // Without a thread it is done in silence.
-        let _watch = thread::Builder::new().spawn_scoped(scope, watch);
-        let done = work();
-        drop(end);
-        done
-    })
+    let mut said = 0;
+    let tick = || {
+        let silent = reporter.silent_for();
+        let times = silent.as_millis() / long.as_millis().max(1);
+        if times > said {
+            let text = format!(
+                "{name} goes on; nothing was heard of it for {} s",
+                silent.as_secs()
+            );
+            reporter.emit_of_silence(Event::Info { text });
+        }
+        said = times;
+    };
+    meanwhile::ticking(long / 3, tick, work)
 }
 
 #[cfg(test)]
@@ -56,7 +46,7 @@ mod tests {
             reporter.info("begins");
             broken_after(Duration::from_millis(300), "it", &reporter, || {
                 for _ in 0..20 {
-                    thread::sleep(Duration::from_millis(50));
+                    std::thread::sleep(Duration::from_millis(50));
                     if speak {
                         reporter.info("moves");
                     }

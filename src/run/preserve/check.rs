@@ -34,7 +34,7 @@ pub fn check(device: &SourceDevice, reporter: &Reporter) -> Result<()> {
     let run = |tool: Tool, args: &[&str], good: &[i32]| {
         patience::telling(
             &format!("{tool} of {device}"),
-            || format!("at most {} min", CHECK.as_secs() / 60),
+            || patience::at_most(CHECK),
             reporter,
             || tool::run_expecting(tool, args, CHECK, good),
         )

@@ -1,10 +1,9 @@
 //! Work that may take long and says nothing itself: the console learns now and then that it goes on.
 
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::report::Reporter;
+use crate::run::meanwhile;
 
 /// What takes less is not worth a line.
 const EVERY: Duration = Duration::from_secs(15);
@@ -26,28 +25,24 @@ fn telling_every<T>(
     say: impl Fn(String) + Sync,
     work: impl FnOnce() -> T,
 ) -> T {
-    let (end, ended) = mpsc::channel::<()>();
     let began = Instant::now();
-    let (state, say) = (&state, &say);
-    thread::scope(|scope| {
-        let tell = move || {
-            while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                let seconds = began.elapsed().as_secs();
-                say(format!("{what}: goes on for {seconds} s, {}", state()));
-            }
-        };
-        // Without a thread it is done in silence.
-        let _told = thread::Builder::new().spawn_scoped(scope, tell);
-        let done = work();
-        drop(end);
-        done
-    })
+    let tick = || {
+        let seconds = began.elapsed().as_secs();
+        say(format!("{what}: goes on for {seconds} s, {}", state()));
+    };
+    meanwhile::ticking(every, tick, work)
+}
+
+/// `state` of what is ended after `limit`.
+pub fn at_most(limit: Duration) -> String {
+    format!("at most {} min", limit.as_secs() / 60)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Mutex;
+    use std::thread;
 
     #[test]
     fn only_what_takes_long_is_told_of() {

@@ -58,9 +58,14 @@ pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Re
     };
     let inner = unlocked.as_ref().map_or(device, |(_, inner)| inner);
     if let Some(kind) = inner.format {
-        reporter.info(format!("making {} on {inner}", kind.name()));
         let what = format!("making {} on {inner}", kind.name());
-        patience::telling(&what, || at_most(MAKE), reporter, || make(inner, kind))?;
+        reporter.info(what.clone());
+        patience::telling(
+            &what,
+            || patience::at_most(MAKE),
+            reporter,
+            || make(inner, kind),
+        )?;
     } else if !inner.read_only {
         check::check(inner, reporter)?;
     }
@@ -157,10 +162,6 @@ fn is_the_chosen_one(device: &SourceDevice) -> Result<()> {
             Err(changed(device, &format!("{} now", all.join(" and "))))
         }
     }
-}
-
-fn at_most(limit: Duration) -> String {
-    format!("at most {} min", limit.as_secs() / 60)
 }
 
 /// Makes the file system, with a mark beside it until it is complete and on the medium.
