@@ -138,8 +138,28 @@ fn two_partitions_and_a_power_cut_at_any_point() {
     let disk = RecordedDisk::new(40, "true", &[]);
     let seen = play(&bench, disk.arg(), &names);
     assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
-    let (on, refused) = sweep(&bench, &disk.finish(), &names, &[]);
+    let recording = disk.finish();
+    let (on, refused) = sweep(&bench, &recording, &names, &[]);
     assert!(on >= 8 && refused == 0, "{on} {refused}");
+
+    // Begun: the backup of the empty table is there, and no more. A sector of ones where a partition would be is data.
+    let begun = (0..recording.epochs())
+        .map(|epoch| recording.cut(epoch, 0))
+        .find(|cut| cut.ends_with(&[0; 420]) && cut[cut.len() - 512..].starts_with(b"EFI PART"))
+        .unwrap();
+    assert!(begun[..MIB].iter().all(|b| *b == 0));
+    let mut data = begun.clone();
+    data[2 * MIB..2 * MIB + 512].fill(0xff);
+    let device = LoopDevice::holding(&data);
+    play(&bench, device.arg(), &names).failed_with(16, &["has data where the partition would be"]);
+    assert!(device.bytes() == data);
+    // Where all the rest of the disk is ones too, it is erased flash of which some was zeroed.
+    let table = begun.len() - 33 * 512;
+    data[..MIB].fill(0xff);
+    data[2 * MIB..table].fill(0xff);
+    let device = LoopDevice::holding(&data);
+    let seen = play(&bench, device.arg(), &names);
+    assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
 
     // In a table that is there, what one write of a copy leaves half is damage that a person looks at.
     let disk = RecordedDisk::new(48, "sgdisk", &["-n1:2048:+4M", "-c1:first"]);

@@ -132,6 +132,37 @@ fn an_xfs_in_progress_and_a_half_of_anything_are_made_again() {
         assert!(!has_a_mark(&device.bytes()));
     }
 
+    // Complete, and whoever made it: what is there stays, and the mark goes.
+    let script = "mkdir $m/d; echo 7 >$m/d/n";
+    let device = LoopDevice::holding(&made("mkfs.xfs", &["-q", "-f"], 320));
+    inside(&device, script);
+    let device = LoopDevice::holding(&marked(device.bytes(), ""));
+    assert_eq!(bench.good(at(&device, "xfs"), &look()).fact("n"), "8");
+    assert!(!has_a_mark(&device.bytes()));
+    // Neither is a FAT erased that has a file, or had one.
+    for kind in ["12", "16", "32"] {
+        let mib = if kind == "32" { 40 } else { 16 };
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("fat");
+        let bytes = made("mkfs.vfat", &["-F", kind, "-n", "LABEL"], mib);
+        std::fs::write(&file, &bytes).unwrap();
+        let file = file.to_str().unwrap();
+        for (program, args) in [
+            (
+                "mcopy",
+                ["-i", file, "/etc/hostname", "::a-long-name"].as_slice(),
+            ),
+            ("mdel", &["-i", file, "::a-long-name"]),
+        ] {
+            tool(program, args);
+            let state = marked(std::fs::read(file).unwrap(), "");
+            let device = LoopDevice::holding(&state);
+            let seen = bench.play(at(&device, "ext4"), "");
+            assert_eq!(seen.ended.code, Some(16), "{kind}: {}", seen.ended.stderr);
+            assert!(device.bytes() == state, "{kind}");
+        }
+    }
+
     // Complete, and the mark had not gone: what is there stays.
     let device = ext4(16, &[]);
     inside(&device, "mkdir $m/d; echo 7 >$m/d/n");

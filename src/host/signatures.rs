@@ -325,12 +325,48 @@ pub fn partition_name(disk: &str, number: u32) -> String {
     format!("{disk}{separator}{number}")
 }
 
-/// Whether the first and the last MiB are all zeros, or all ones.
+/// What no medium holds but where nothing was ever stored, or all of it was erased: zeros alone, or ones alone (erased
+/// flash). A few sectors of ones among zeros are data.
+#[derive(Clone, Copy, Debug)]
+pub struct Blank {
+    zeros: bool,
+    ones: bool,
+}
+
+impl Blank {
+    /// Of nothing yet.
+    pub const UNSEEN: Blank = Blank {
+        zeros: true,
+        ones: true,
+    };
+
+    /// With `bytes` too.
+    #[must_use]
+    pub fn and(self, bytes: &[u8]) -> Blank {
+        let all = |byte: u8| bytes.iter().all(|b| *b == byte);
+        Blank {
+            zeros: self.zeros && all(0),
+            ones: self.ones && all(0xff),
+        }
+    }
+
+    /// Whether all that was seen is blank.
+    pub fn is_so(self) -> bool {
+        self.zeros || self.ones
+    }
+
+    /// Whether it is so and has ones.
+    pub fn is_erased_flash(self) -> bool {
+        self.ones && !self.zeros
+    }
+}
+
+/// Whether the first and the last MiB are blank.
 fn is_blank(whole: &Media<'_>, ours: bool) -> io::Result<bool> {
     use crate::image::record;
     const CHUNK: usize = 64 << 10;
     let tail = whole.size().saturating_sub(MIB);
-    let (mut zeros, mut ones) = (true, true);
+    let mut blank = Blank::UNSEEN;
     for region in [0, tail] {
         let mut at = region;
         let end = region.saturating_add(MIB).min(whole.size());
@@ -349,10 +385,8 @@ fn is_blank(whole: &Media<'_>, ours: bool) -> io::Result<bool> {
                 ))
             });
             let (before, behind) = around.unwrap_or((&chunk, &[]));
-            let all = |byte: u8| before.iter().chain(behind).all(|b| *b == byte);
-            zeros = zeros && all(0);
-            ones = ones && all(0xff);
-            if !zeros && !ones {
+            blank = blank.and(before).and(behind);
+            if !blank.is_so() {
                 return Ok(false);
             }
             at = at.saturating_add(CHUNK as u64);

@@ -37,20 +37,9 @@ pub(super) fn ext(media: &Media<'_>) -> io::Result<Vec<Found>> {
 /// FAT12, FAT16, FAT32: a boot sector whose parameter block makes sense (Microsoft FAT specification,
 /// section 3.1). The name in the boot sector is the label; "NO NAME" is none.
 pub(super) fn vfat(media: &Media<'_>) -> io::Result<Vec<Found>> {
-    let Some(boot) = media.bytes(0, 512)?.map(Fields) else {
+    let Some(boot) = fat_boot_sector(media)? else {
         return Ok(vec![]);
     };
-    let bytes_per_sector = boot.u16(11);
-    let sane = boot.slice(510, 2) == [0x55, 0xaa]
-        && bytes_per_sector.is_power_of_two()
-        && (512..=4096).contains(&bytes_per_sector)
-        && boot.u8(13).is_power_of_two()
-        && boot.u16(14) > 0
-        && (1..=2).contains(&boot.u8(16))
-        && (boot.u8(21) == 0xf0 || boot.u8(21) >= 0xf8);
-    if !sane {
-        return Ok(vec![]);
-    }
     // FAT32 has no 16-bit FAT size, and its extended parameter block is further back.
     let (label_at, serial_at) = if boot.u16(22) == 0 {
         (71, 67)
@@ -61,6 +50,60 @@ pub(super) fn vfat(media: &Media<'_>) -> io::Result<Vec<Found>> {
     let serial = boot.u32(serial_at);
     let uuid = (serial != 0).then(|| format!("{:04X}-{:04X}", serial >> 16, serial & 0xffff));
     Ok(vec![Found::new("vfat", label).with_uuid(uuid)])
+}
+
+fn fat_boot_sector(media: &Media<'_>) -> io::Result<Option<Fields>> {
+    let Some(boot) = media.bytes(0, 512)?.map(Fields) else {
+        return Ok(None);
+    };
+    let bytes_per_sector = boot.u16(11);
+    let sane = boot.slice(510, 2) == [0x55, 0xaa]
+        && bytes_per_sector.is_power_of_two()
+        && (512..=4096).contains(&bytes_per_sector)
+        && boot.u8(13).is_power_of_two()
+        && boot.u16(14) > 0
+        && (1..=2).contains(&boot.u8(16))
+        && (boot.u8(21) == 0xf0 || boot.u8(21) >= 0xf8);
+    Ok(sane.then_some(boot))
+}
+
+/// Whether the root directory of a FAT has, or had, an entry other than its label (Microsoft FAT specification,
+/// sections 3.5 and 6). Of a FAT32 its first cluster is looked at, where mkfs leaves nothing.
+pub(super) fn has_names(media: &Media<'_>) -> io::Result<bool> {
+    const LABEL: u8 = 0x08;
+    const ENTRY: usize = 32;
+    const LIMIT: usize = 64 << 10;
+    let Some(boot) = fat_boot_sector(media)? else {
+        return Ok(false);
+    };
+    let sector = u64::from(boot.u16(11));
+    let cluster = u64::from(boot.u8(13)).saturating_mul(sector);
+    let small = u64::from(boot.u16(22));
+    let of_a_fat = if small == 0 {
+        u64::from(boot.u32(36))
+    } else {
+        small
+    };
+    let fats = u64::from(boot.u8(16)).saturating_mul(of_a_fat);
+    let behind_fats = fats
+        .saturating_add(u64::from(boot.u16(14)))
+        .saturating_mul(sector);
+    let (at, length) = if small == 0 {
+        let before = u64::from(boot.u32(44)).saturating_sub(2);
+        let before = before.saturating_mul(cluster);
+        (behind_fats.saturating_add(before), cluster)
+    } else {
+        (
+            behind_fats,
+            u64::from(boot.u16(17)).saturating_mul(ENTRY as u64),
+        )
+    };
+    let length = usize::try_from(length).unwrap_or(LIMIT).min(LIMIT);
+    let root = media.bytes(at, length)?.unwrap_or_default();
+    Ok(root
+        .chunks_exact(ENTRY)
+        .take_while(|entry| entry.first() != Some(&0))
+        .any(|entry| entry.get(11) != Some(&LABEL)))
 }
 
 /// exFAT; its label is an entry of the root directory (Microsoft exFAT specification, sections 3.1, 7.3).

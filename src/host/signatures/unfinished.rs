@@ -11,6 +11,7 @@ use std::io;
 use sha2::{Digest as _, Sha256};
 
 use super::Found;
+use super::filesystems;
 use super::media::Media;
 use crate::units::Bytes;
 
@@ -63,11 +64,27 @@ fn read(bytes: &[u8], size: u64) -> Option<String> {
     (mark(Bytes(size), name) == bytes).then(|| name.to_owned())
 }
 
+/// Whether beside a mark there is what only a complete file system has, whoever made it: the mark says nothing then. Of
+/// a FAT the beginning looks like the whole; without a name in its root directory it holds nothing.
+fn is_used(media: &Media<'_>) -> io::Result<bool> {
+    Ok(is_complete_xfs(media)? || filesystems::has_names(media)?)
+}
+
+/// mkfs.xfs takes `sb_inprogress` away when all else is there (Linux: fs/xfs/libxfs/xfs_format.h, struct xfs_dsb).
+fn is_complete_xfs(media: &Media<'_>) -> io::Result<bool> {
+    const IN_PROGRESS: usize = 126;
+    let superblock = media.bytes(0, 512)?.unwrap_or_default();
+    Ok(superblock.starts_with(b"XFSB") && superblock.get(IN_PROGRESS) == Some(&0))
+}
+
 /// Its UUID is the PARTUUID of the device that it was made for.
 pub(super) fn probe(media: &Media<'_>) -> io::Result<Vec<Found>> {
     for at in places(Bytes(media.size())) {
         let found = media.bytes(at.0, SIZE)?;
         if let Some(partuuid) = found.and_then(|bytes| read(&bytes, media.size())) {
+            if is_used(media)? {
+                return Ok(vec![]);
+            }
             return Ok(vec![
                 Found::new(UNFINISHED_FILESYSTEM, None).with_uuid(Some(partuuid)),
             ]);

@@ -25,8 +25,8 @@ const MOUNTABLE: [(&str, &str); 7] = [
     ("f2fs", "f2fs"),
 ];
 
-/// File systems of which a part looks like the whole: beside our mark they are made again. An ext4 has its superblock
-/// when all else is there.
+/// File systems of which a part looks like the whole: beside our mark, which is not seen where such a one is complete or
+/// holds something, they are made again. An ext4 has its superblock when all else is there.
 const MADE_AGAIN: [&str; 2] = ["xfs", "vfat"];
 
 /// libblkid's name of an encrypted device.

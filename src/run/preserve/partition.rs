@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::luks;
 use crate::error::{Class, Context as _, Failure, Result, describe};
-use crate::host::signatures;
+use crate::host::signatures::{self, Blank};
 use crate::host::tables::{self, Table};
 use crate::plan::layout::create::{Edit, edit};
 use crate::plan::preserve::create::{NewPartition, NewPartitions};
@@ -51,7 +51,7 @@ pub fn make(new: &NewPartitions, reporter: &Reporter) -> Result<MadePartitions> 
         })?;
     let edit = edit(&head, new)?;
     if new.begun {
-        is_blank(disk.file(), new, edit.clear.iter().chain(&edit.rest))?;
+        is_blank(disk.file(), new, &edit)?;
     }
     for partition in &new.add {
         nobody_has(&partition.label)?;
@@ -191,37 +191,54 @@ fn is_as_planned(file: &File, new: &NewPartitions) -> Result<()> {
     }
 }
 
-/// What was begun before has zeroed this already, or found it blank; whatever else is there is somebody's.
-fn is_blank<'a>(
+/// What was begun before has zeroed the places of the partitions, or some of their sectors where the disk is erased
+/// flash, which the rest of it tells; whatever else is there is somebody's.
+fn is_blank(file: &File, new: &NewPartitions, edit: &Edit) -> Result<()> {
+    let mut rest = Blank::UNSEEN;
+    for span in &edit.rest {
+        pieces(file, new, *span, |piece| {
+            rest = rest.and(piece);
+            rest.is_so()
+        })?;
+    }
+    let is_ours = |sector: &[u8]| {
+        let sector = Blank::UNSEEN.and(sector);
+        sector.is_so() && (rest.is_erased_flash() || !sector.is_erased_flash())
+    };
+    for span in &edit.clear {
+        pieces(file, new, *span, |piece| piece.chunks(512).all(is_ours))?;
+    }
+    Ok(())
+}
+
+/// Reads `span`, and refuses it where a piece is not as it `may_be`.
+fn pieces(
     file: &File,
     new: &NewPartitions,
-    spans: impl Iterator<Item = &'a Span>,
+    span: Span,
+    mut may_be: impl FnMut(&[u8]) -> bool,
 ) -> Result<()> {
     const PIECE: u64 = 64 << 10;
-    for span in spans {
-        let mut at = span.start.0;
-        let end = at.saturating_add(span.length.0);
-        while at < end {
-            let length = end.saturating_sub(at).min(PIECE);
-            let mut piece = vec![0; usize::try_from(length).unwrap_or_default()];
-            file.read_exact_at(&mut piece, at)
-                .context(Class::Media, || {
-                    format!("reading {} at byte {at}", new.target.path.display())
-                })?;
-            // Erased flash is blank too.
-            let blank = |sector: &[u8]| [0, 0xff].iter().any(|v| sector.iter().all(|b| b == v));
-            if !piece.chunks(512).all(blank) {
-                return Err(Failure::new(
-                    Class::Preserve,
-                    format!(
-                        "{} looks as if making a partition was cut off there, and has data where the partition would be",
-                        new.target
-                    ),
-                )
-                .hint("look at the disk on a running system; where all on it may be lost, clear it with `sgdisk --zap-all`, `wipefs -a` and zeros in its first and last MiB; nothing was written"));
-            }
-            at = at.saturating_add(length);
+    let mut at = span.start.0;
+    let end = at.saturating_add(span.length.0);
+    while at < end {
+        let length = end.saturating_sub(at).min(PIECE);
+        let mut piece = vec![0; usize::try_from(length).unwrap_or_default()];
+        file.read_exact_at(&mut piece, at)
+            .context(Class::Media, || {
+                format!("reading {} at byte {at}", new.target.path.display())
+            })?;
+        if !may_be(&piece) {
+            return Err(Failure::new(
+                Class::Preserve,
+                format!(
+                    "{} looks as if making a partition was cut off there, and has data where the partition would be",
+                    new.target
+                ),
+            )
+            .hint("look at the disk on a running system; where all on it may be lost, clear it with `sgdisk --zap-all`, `wipefs -a` and zeros in its first and last MiB; nothing was written"));
         }
+        at = at.saturating_add(length);
     }
     Ok(())
 }
