@@ -160,6 +160,7 @@ fn two_partitions_and_a_power_cut_at_any_point() {
     let device = LoopDevice::holding(&data);
     let seen = play(&bench, device.arg(), &names);
     assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+    drop(device);
 
     // In a table that is there, what one write of a copy leaves half is damage that a person looks at.
     let disk = RecordedDisk::new(48, "sgdisk", &["-n1:2048:+4M", "-c1:first"]);
