@@ -223,6 +223,10 @@ fn here<'a>(
 }
 
 fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
+    // Another installation at the same time mounts at the same places. Who may not do that may not mount either.
+    if let Err(failure) = sys::mount::own_namespace() {
+        log::debug!("{}", describe(&failure));
+    }
     let reporter = Reporter::new(sinks(cli.json));
     start(&reporter, "install");
     let cmdline = Cmdline::default();

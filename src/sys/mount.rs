@@ -10,6 +10,10 @@ pub use nix::mount::MsFlags as Flags;
 
 use crate::error::{Class, Context as _, Result};
 
+/// How often, and after which time each, a busy mount is asked again.
+const ATTEMPTS: usize = 50;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
 /// One line of /proc/PID/mountinfo (Documentation/filesystems/proc.rst, section 3.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -215,10 +219,34 @@ pub fn make_private(target: &Path) -> Result<()> {
     })
 }
 
+/// Gives this thread, and those that it starts, a namespace of mounts of their own, in which mounts of others still come
+/// and go. To be called before any other thread is there.
+///
+/// # Errors
+/// Class media where that is not allowed.
+pub fn own_namespace() -> Result<()> {
+    let what = || "making a mount namespace";
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).context(Class::Media, what)?;
+    let flags = Flags::MS_REC | Flags::MS_SLAVE;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).context(Class::Media, what)
+}
+
 /// Unmounts `target`; a symbolic link is not followed.
 pub fn detach(target: &Path) -> Result<()> {
     umount2(target, MntFlags::UMOUNT_NOFOLLOW)
         .context(Class::Media, || format!("unmounting {}", target.display()))
+}
+
+/// [`detach`], with a few seconds for whoever looks into it for a moment.
+pub fn detach_soon(target: &Path) -> Result<()> {
+    for _ in 1..ATTEMPTS {
+        match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+            Err(nix::errno::Errno::EBUSY) => std::thread::sleep(PAUSE),
+            Ok(()) => return Ok(()),
+            Err(_) => break,
+        }
+    }
+    detach(target)
 }
 
 /// Takes `target` out of the tree at once; the file system itself is let go when its last user is gone.
@@ -261,10 +289,10 @@ impl Guard {
         self.target.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// Unmounts now, with the error that dropping would swallow. A busy mount stays and is named.
+    /// Unmounts now, with the error that dropping would swallow. A mount that stays busy for seconds is named.
     pub fn unmount(mut self) -> Result<()> {
         match self.target.take() {
-            Some(target) => detach(&target).inspect_err(|_| {
+            Some(target) => detach_soon(&target).inspect_err(|_| {
                 let _ = detach_lazily(&target);
             }),
             None => Ok(()),

@@ -109,8 +109,9 @@ pub fn keep(
         nix::unistd::syncfs(&directory)
             .context(Class::Preserve, || format!("flushing {}", source.name))?;
     }
+    // Descriptors keep a mount busy.
     drop(open);
-    drop(made);
+    made.unmount()?;
     reporter.info(format!(
         "{} preserved paths in the installed system's fstab",
         kept.iter().filter(|b| is_mounted(b)).count()

@@ -38,6 +38,19 @@ impl Mounts {
         what.attach(target, &name.display().to_string())
     }
 
+    /// Unmounts all of it, the newest first: what was written is on the medium then.
+    ///
+    /// # Errors
+    /// Class media where one stays in use.
+    pub fn unmount(mut self) -> Result<()> {
+        while let Some(place) = self.places.pop() {
+            mount::detach_soon(&place).inspect_err(|_| {
+                let _ = mount::detach_lazily(&place);
+            })?;
+        }
+        Ok(())
+    }
+
     /// Leaves all of it mounted.
     pub fn keep(mut self) {
         self.places.clear();
