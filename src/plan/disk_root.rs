@@ -68,12 +68,14 @@ pub fn install(
         shape.guids = Guids::Keep;
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
+        let look_ahead = lasting.look_ahead();
         let keep_paths = keep_paths(lasting);
         let beside = tree_root::Beside {
             shape: &shape,
             first,
             root,
             open: kept_of(keep_paths.as_ref()),
+            look_ahead,
             keep_paths,
         };
         steps.extend(tree_root::steps(
@@ -151,16 +153,15 @@ fn body(
     lasting: preserve::lasting::Lasting,
 ) -> Vec<Step> {
     let image = &install.image;
-    let mut steps = vec![
-        Step::OpenImage {
-            locations: image.locations.iter().map(ToString::to_string).collect(),
-            digest: image.digest.clone(),
-            content_digest: image.content_digest.clone(),
-            record: install.record,
-            shape: Box::new(shape.clone()),
-        },
-        Step::WriteMark { record },
-    ];
+    let mut steps = vec![Step::OpenImage {
+        locations: image.locations.iter().map(ToString::to_string).collect(),
+        digest: image.digest.clone(),
+        content_digest: image.content_digest.clone(),
+        record: install.record,
+        shape: Box::new(shape.clone()),
+    }];
+    steps.extend(lasting.look_ahead());
+    steps.push(Step::WriteMark { record });
     let spared = clear::spared(disk, &kept);
     if !kept.is_empty() {
         steps.push(Step::ReplaceTable { kept, first });

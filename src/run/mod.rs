@@ -157,6 +157,7 @@ fn carry_out(
         | Step::SettleTree { .. }
         | Step::InstallBootloader { .. }
         | Step::ChangeSystem { .. }
+        | Step::LookAtSources { .. }
         | Step::KeepPaths { .. }
         | Step::MakeFilesystem { .. }
         | Step::GrowFilesystem { .. }
@@ -420,6 +421,9 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         }),
         Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
             grow::file_system(working, machine.reporter)
+        }),
+        Step::LookAtSources { sources, bindings } => stage.look_ahead(|disk, kept| {
+            preserve::look_ahead::look_ahead((disk, kept), sources, bindings, machine.reporter)
         }),
         Step::KeepPaths { sources, bindings } => stage.work(step.name(), |working| {
             let system = installed_system(working, machine)?;
