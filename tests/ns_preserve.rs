@@ -245,46 +245,6 @@ fn filling_that_was_cut_off_begins_again() {
 }
 
 #[test]
-fn a_kill_at_any_moment_of_filling_leaves_all_or_nothing() {
-    let bench = Bench::new(
-        "mkdir srv/ 2>/dev/null || true; mkdir -p srv; for i in $(seq 300); do echo $i >srv/$i; done; head -c 6000000 /dev/urandom >srv/big",
-    );
-    let device = ext4(48, &[]);
-    let entries = json!([entry(
-        "/srv",
-        &device,
-        json!({ "subdir": "s", "seed": "FromImageOnce" })
-    )]);
-    let config = bench.lab.path("kill.json");
-    std::fs::write(&config, bench.config(entries.clone()).to_string()).unwrap();
-    let sysroot = bench.lab.path("kill-root");
-    std::fs::create_dir_all(&sysroot).unwrap();
-    for delay in ["0.05", "0.15", "0.25", "0.35", "0.5", "0.7"] {
-        let script = format!(
-            "mount --make-rprivate /; mount -t tmpfs run /run; timeout -s KILL {delay} {} initrd --sysroot {} --config {} >/dev/null 2>&1; true",
-            env!("CARGO_BIN_EXE_ironroot"),
-            sysroot.display(),
-            config.display()
-        );
-        tool("unshare", &["--mount", "sh", "-c", &script]);
-        settle();
-        let there = inside(
-            &device,
-            "if [ -e $m/s ]; then ls $m/s | wc -l; else echo none; fi",
-        );
-        assert!(
-            ["none\n", "301\n"].contains(&there.as_str()),
-            "{delay}: {there}"
-        );
-    }
-    let seen = bench.good(
-        entries,
-        r#"echo "n=$(ls "$root/srv" | wc -l) $(stat -c %s "$root/srv/big")""#,
-    );
-    assert_eq!(seen.fact("n"), "301 6000000");
-}
-
-#[test]
 fn another_claim_is_refused_or_starts_afresh() {
     let bench = Bench::new("");
     let device = ext4(32, &[]);
