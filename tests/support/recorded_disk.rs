@@ -1,6 +1,8 @@
 //! A loop device whose writes and flushes are recorded, in their order: the file behind it is served by QEMU's storage
 //! daemon, with a log which [`WriteLog`] reads.
 
+#![allow(dead_code)] // each test program uses a part
+
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -24,9 +26,18 @@ pub struct Recording {
 impl RecordedDisk {
     /// A device of `mib` MiB, made ready by a program that gets its file as the last argument.
     pub fn new(mib: usize, program: &str, args: &[&str]) -> RecordedDisk {
+        RecordedDisk::of(&vec![0u8; mib << 20], program, args)
+    }
+
+    /// A device with this content.
+    pub fn holding(content: &[u8]) -> RecordedDisk {
+        RecordedDisk::of(content, "true", &[])
+    }
+
+    fn of(content: &[u8], program: &str, args: &[&str]) -> RecordedDisk {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).display().to_string();
-        std::fs::write(path("disk"), vec![0u8; mib << 20]).unwrap();
+        std::fs::write(path("disk"), content).unwrap();
         for name in ["log", "served"] {
             std::fs::write(path(name), "").unwrap();
         }
