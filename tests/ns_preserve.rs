@@ -163,7 +163,7 @@ fn a_partition_is_found_by_its_partuuid_in_either_kind_of_table() {
     let gpt = |uuid: &str| partitioned(r#"sgdisk -n1:2048:+20M "-u1:$1" -c1:uuid"#, &[uuid]);
     let (disk, _other) = (gpt(uuid), gpt("a1b2c3d4-0000-4000-8000-00000000bef0"));
     let mbr = partitioned(
-        r#"printf 'label: dos\nlabel-id: 0x00beef01\nstart=2048, size=40960\n' | sfdisk -q --no-reread"#,
+        r"printf 'label: dos\nlabel-id: 0x00beef01\nstart=2048, size=40960\n' | sfdisk -q --no-reread",
         &[],
     );
     let look = format!(r#"{COUNT}; echo "n=$(count "$root/srv/x/n")""#);

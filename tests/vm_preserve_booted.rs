@@ -158,7 +158,7 @@ fn on(serial: &str) -> Value {
     json!({ "disk": { "serial": serial } })
 }
 
-fn path(target: &str, source: &Value, more: Value) -> Value {
+fn path(target: &str, source: &Value, more: &Value) -> Value {
     let mut entry = json!({ "target": target, "source": source });
     entry
         .as_object_mut()
@@ -236,24 +236,25 @@ fn troubles(bench: &Bench) -> (Vec<String>, Vec<(Value, &'static str)>) {
     let blank = json!({ "format": "IfBlank" });
     let seeded = json!({ "subdir": "new", "seed": "FromImageOnce" });
     let entries = vec![
-        (path("/srv/full", &on("full"), seeded), "o space left"),
+        (path("/srv/full", &on("full"), &seeded), "o space left"),
         (
-            path("/srv/read-only", &on("read-only"), kept.clone()),
+            path("/srv/read-only", &on("read-only"), &kept),
             "is read-only",
         ),
+        (path("/srv/corrupt", &on("corrupt"), &kept), "is damaged"),
         (
-            path("/srv/corrupt", &on("corrupt"), kept.clone()),
-            "is damaged",
-        ),
-        (
-            path("/srv/missing", &json!({ "label": "nobody-has-this" }), kept),
+            path(
+                "/srv/missing",
+                &json!({ "label": "nobody-has-this" }),
+                &kept,
+            ),
             "no device has that name",
         ),
         (
-            path("/srv/two", &json!({ "partlabel": "two" }), blank.clone()),
+            path("/srv/two", &json!({ "partlabel": "two" }), &blank),
             "2 devices have that name",
         ),
-        (path("/srv/data", &on("data"), blank), "unknown data"),
+        (path("/srv/data", &on("data"), &blank), "unknown data"),
     ];
     (disks, entries)
 }
@@ -277,7 +278,7 @@ fn matrix_a_booted_system_has_what_its_sources_can_give() {
         path(
             target,
             &on("good"),
-            json!({ "subdir": subdir, "format": "IfBlank" }),
+            &json!({ "subdir": subdir, "format": "IfBlank" }),
         )
     };
     // Children first, as somebody may write them.
@@ -289,7 +290,7 @@ fn matrix_a_booted_system_has_what_its_sources_can_give() {
         path(
             "/fill",
             &on("good"),
-            json!({ "subdir": "fill", "format": "IfBlank", "seed": "FromImageOnce" }),
+            &json!({ "subdir": "fill", "format": "IfBlank", "seed": "FromImageOnce" }),
         ),
     ];
     entries.extend(troubles.iter().map(|(entry, _)| optional(entry)));
@@ -402,12 +403,12 @@ fn matrix_an_installation_without_a_required_path_ends_as_the_config_says() {
             "then": "Kexec",
         })
     };
-    let nowhere = path("/srv/kept", &json!({ "partlabel": "nowhere" }), json!({}));
+    let nowhere = path("/srv/kept", &json!({ "partlabel": "nowhere" }), &json!({}));
     // Content of which nobody knows the owner is another claim's.
     let bound = path(
         "/srv/kept",
         &on("data"),
-        json!({ "subdir": "kept", "claimBound": true }),
+        &json!({ "subdir": "kept", "claimBound": true }),
     );
     for (entry, why, then, end) in [
         (

@@ -1,8 +1,6 @@
 //! A loop device whose writes and flushes are recorded, in their order: the file behind it is served by QEMU's storage
 //! daemon, with a log which [`WriteLog`] reads.
 
-#![allow(dead_code)] // each test program uses a part
-
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
