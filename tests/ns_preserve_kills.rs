@@ -66,12 +66,13 @@ fn is_moving(state: &State) -> bool {
 /// All of it in one number.
 const LOOK: &str = r#"sum() { if [ -d "$1" ]; then (cd "$1"; find . -name .ironroot -prune -o -type f -printf '%p %U:%G %m\n' -exec sha256sum {} \; | sort); else stat -c '%u:%g %a' "$1"; sha256sum <"$1"; fi; }"#;
 
+/// Whether the session was killed where it should have been.
+type Judge = fn(&State) -> bool;
+
 #[test]
 fn a_kill_at_each_step_of_filling_leaves_all_or_nothing() {
     let bench = Bench::new(IMAGE);
-    // The call, and what has to be there when the session was killed before it.
-    type Judge = fn(&State) -> bool;
-    // The calls before these are for the root and for ironroot's own directories.
+    // The call, and what has to be there when the session was killed before it. The calls before these are for the root and for ironroot's own directories.
     let directory: &[(&str, usize, Judge)] = &[
         // The directory of the copy is not there yet.
         ("mkdirat", 5, |s| s.copied.is_none() && s.placed.is_none()),

@@ -363,7 +363,7 @@ fn matrix_devices_that_are_made_of_others_and_file_systems_without_owners() {
     seen.refused("md-off", &["linux_raid_member"]);
 
     seen.refused("paths", &["2 devices have that name", "sda", "sdb"]);
-    seen.has("map", &["- ext4 /dev/mapper/mpatha"]);
+    seen.has("map", &["- ext4 /dev/dm-"]);
     seen.refused("path-below", &["is part of", "mpatha"]);
     seen.refused("ddf-container", &["d1"]);
     seen.refused("ddf", &["ddf_raid_member"]);
