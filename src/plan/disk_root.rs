@@ -72,6 +72,7 @@ pub fn install(
         shape.grow = None;
         // They are new in any case, and the tree is told them before the table is made.
         shape.guids = Guids::Keep;
+        notes.extend(twins::warning_of_kept(&kept, &shape.taken));
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         let keep_paths = keep_paths(lasting);

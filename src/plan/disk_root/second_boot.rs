@@ -1,11 +1,12 @@
 //! The steps that boot what an earlier network boot installed.
 
+use super::super::layout::twins;
 use super::super::step::{Esp, Handoff, Start, Step};
 use super::super::{Plan, disk_boot, drift, target};
 use super::ending::{boot_entry, handoff, start_installed};
 use super::{esp_in, target_of};
 use crate::config::request::{DiskInstall, Request, Then};
-use crate::host::{Disk, Facts, Firmware, RecordFound};
+use crate::host::{Disk, DiskTries, Facts, Firmware, RecordFound};
 use crate::units::SectorSize;
 
 /// The steps that boot what is installed on `disk`: no block device is written.
@@ -44,26 +45,22 @@ pub fn boot_installed(
         }
     };
     notes.extend(drift::note(&drift));
+    notes.extend(twins::warning_of_installed(disk, &facts.disks));
     let started = |start| start_installed(facts, &target_of(disk), start, kept.clone());
     let mut steps = Vec::new();
+    let end;
     if is_back {
-        let often = format!(
-            "this machine came back over the network {} times within a day after it was told to start the system on {}",
-            row.count, disk.name
-        );
-        notes.push(format!("{often}: its own kernel is started from here"));
+        notes.push(format!(
+            "{}: its own kernel is started from here",
+            came_back(disk, row)
+        ));
         steps.push(Step::CountStart {
             tries: disk_boot::one_more(row),
         });
         steps.extend(start.and_then(started));
-        // Only where that fails the run goes on. The firmware is told again, but not for ever; the machine's next
-        // start after that tries once more: whoever switches it on wants to see it boot.
-        if row.count >= disk_boot::STARTED {
-            steps.extend([Step::ForgetDiskBoot, Step::GiveUp { reason: often }]);
-        } else {
-            steps.extend(boot_entry(install.efi, facts, esp_of(disk), vec![]));
-            steps.push(Step::Handoff(handoff(request.then)));
-        }
+        // Only where that fails the run goes on.
+        steps.extend(tell_again(install, facts, disk, row));
+        end = handoff(request.then);
     } else {
         let entry = boot_entry(install.efi, facts, esp_of(disk), vec![]);
         steps.extend(entry.map(|mut step| {
@@ -80,8 +77,13 @@ pub fn boot_installed(
             }
             step
         }));
-        steps.extend(start.and_then(started));
-        steps.push(Step::Handoff(match request.then {
+        if let Some(start) = start.and_then(started) {
+            steps.push(start);
+            if can_be_told {
+                steps.extend(tell_again(install, facts, disk, row));
+            }
+        }
+        end = match request.then {
             // What starts nothing needs no firmware that can be told.
             Then::PowerOff | Then::Park => handoff(request.then),
             Then::Reboot | Then::Boot | Then::Kexec if can_be_told => handoff(request.then),
@@ -96,7 +98,10 @@ pub fn boot_installed(
                     }
                 ),
             },
-        }));
+        };
+    }
+    if !matches!(steps.last(), Some(Step::GiveUp { .. })) {
+        steps.push(Step::Handoff(end));
     }
     Plan {
         summary: format!(
@@ -108,6 +113,31 @@ pub fn boot_installed(
         notes,
         drift,
     }
+}
+
+/// What is done where the system did not start from here: the firmware is told, but not for ever, and by one that takes
+/// nothing not at all. The machine's next start after that tries once more: whoever switches it on wants to see it boot.
+fn tell_again(install: &DiskInstall, facts: &Facts, disk: &Disk, row: DiskTries) -> Vec<Step> {
+    if row.count >= disk_boot::STARTED {
+        let reason = format!("{}, and it does not start from here", came_back(disk, row));
+        return vec![Step::ForgetDiskBoot, Step::GiveUp { reason }];
+    }
+    let mut entry = boot_entry(install.efi, facts, esp_of(disk), vec![]);
+    if let Some(Step::BootEntry {
+        required, tries, ..
+    }) = &mut entry
+    {
+        *required = true;
+        *tries = Some(disk_boot::one_more(row));
+    }
+    entry.into_iter().collect()
+}
+
+fn came_back(disk: &Disk, row: DiskTries) -> String {
+    format!(
+        "this machine came back over the network {} times within a day after it was told to start the system on {}",
+        row.count, disk.name
+    )
 }
 
 /// The ESP of a disk that is installed already, from its own table.
