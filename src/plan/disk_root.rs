@@ -69,6 +69,7 @@ pub fn install(
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         let keep_paths = keep_paths(lasting);
+        notes.extend(tree_root::note(install));
         let beside = tree_root::Beside {
             shape: &shape,
             first,

@@ -290,9 +290,7 @@ impl<'a> Copying<'a> {
                 match open_here(source, name, flags) {
                     Ok(fd) => {
                         let file = File::from(fd);
-                        let stat = self
-                            .as_opened(&file, &stat)
-                            .map_err(wrong("looking at"))?;
+                        let stat = self.as_opened(&file, &stat).map_err(wrong("looking at"))?;
                         self.file(&file, &stat, &level.target, name, &path)?;
                     }
                     Err(errno) if self.is_gone_with_links(errno, &stat, &path) => {}

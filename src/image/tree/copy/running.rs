@@ -20,10 +20,7 @@ pub const EMPTIED: [&str; 5] = ["dev", "proc", "run", "sys", "tmp"];
 
 /// Files that must be on one machine only: a seed that two boots begin with makes the same random numbers twice
 /// (systemd-random-seed.service(8), and the same of sysvinit).
-pub const LEFT_OUT: [&str; 2] = [
-    "var/lib/systemd/random-seed",
-    "var/lib/urandom/random-seed",
-];
+pub const LEFT_OUT: [&str; 2] = ["var/lib/systemd/random-seed", "var/lib/urandom/random-seed"];
 
 /// Names that are remembered of what changed.
 const NAMES: usize = 8;
@@ -170,7 +167,12 @@ impl Copying<'_> {
     }
 
     /// The same of a file that has other names, of which none was copied yet.
-    pub(super) fn is_gone_with_links(&mut self, errno: Errno, stat: &FileStat, path: &[u8]) -> bool {
+    pub(super) fn is_gone_with_links(
+        &mut self,
+        errno: Errno,
+        stat: &FileStat,
+        path: &[u8],
+    ) -> bool {
         let gone = self.is_gone(errno, path);
         if gone {
             let id: Id = (stat.st_dev, stat.st_ino);
