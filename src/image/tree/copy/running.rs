@@ -224,6 +224,6 @@ mod tests {
         changes.gone = 1;
         let note = changes.note().unwrap();
         assert!(note.contains("20 files were written to, and 1 files or directories went"));
-        assert!(note.ends_with("var/log/7, …"), "{note}");
+        assert!(note.ends_with("\"var/log/7\", …"), "{note}");
     }
 }
