@@ -77,6 +77,7 @@ pub fn install(
         notes.extend(lasting.notes.clone());
         let look_ahead = lasting.look_ahead();
         let keep_paths = keep_paths(lasting);
+        notes.extend(tree_root::note(install));
         let beside = tree_root::Beside {
             shape: &shape,
             first,

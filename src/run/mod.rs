@@ -379,10 +379,16 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             table,
             filesystem,
             shape,
+            running,
             ..
         } => stage.open_tree(
             &source(machine)?,
-            (table, *filesystem, shape),
+            tree_disk::Wanted {
+                table,
+                filesystem: *filesystem,
+                shape,
+                running: *running,
+            },
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
@@ -393,6 +399,7 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::UnpackTree {
             partition,
             remember,
+            ..
         } => stage.unpack_tree((*partition, *remember), machine.reporter),
         Step::SettleTree {
             partition,
