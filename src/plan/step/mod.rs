@@ -125,6 +125,9 @@ pub enum Step {
         filesystem: tree_root::NewFileSystemKind,
         /// What it keeps and gets besides.
         shape: Box<Shape>,
+        /// Where the tree is the root that is running: what is demanded of it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        running: Option<tree_root::RunningRoot>,
     },
     /// Make the kernel know the partitions of that table, which stays in memory.
     MakePartitions {
@@ -144,6 +147,9 @@ pub enum Step {
         partition: u32,
         /// Whether sums are kept for reading back.
         remember: bool,
+        /// It is the root that is running, which nothing proves.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        running: bool,
     },
     /// Make the tree this disk's: /etc/fstab and /etc/machine-id.
     SettleTree {

@@ -12,6 +12,9 @@ use crate::error::{Class, Failure, Result, printable};
 use crate::plan::preserve::Binding;
 use crate::report::Reporter;
 
+/// Where a check puts what it found no name for, in the root of the file system: it was somebody's.
+const LOST: &str = "lost+found";
+
 /// What is to be done before a place can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -98,7 +101,9 @@ pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
 
 fn judged(binding: &Binding, source: &Source) -> Result<(Verdict, Vec<Record>)> {
     let records = record::all(source)?;
-    let has_content = place::has_content(source, &binding.subdir)?;
+    let is_root = binding.subdir.as_os_str().is_empty();
+    let has_content = place::has_content(source, &binding.subdir)?
+        || (is_root && binding.claim_bound && place::has_content(source, Path::new(LOST))?);
     let verdict = judge(binding, &records, has_content).map_err(|why| {
         Failure::new(Class::Preserve, format!("{why} ({})", source.name)).hint(
             "use another place, or set `otherClaim` to Erase with `claimBound` if what is there may be lost",
@@ -180,6 +185,10 @@ fn erase(source: &Source, path: &Path) -> Result<()> {
         place::Found::File(_) => remove::file(source, path)?,
         place::Found::Directory(fd) if path.as_os_str().is_empty() => {
             remove::children(&fd, &place::OWN, path)?;
+            if let place::Found::Directory(lost) = place::look(source, Path::new(LOST))? {
+                remove::children(&lost, &[], Path::new(LOST))?;
+            }
+            place::strip(&fd, path)?;
         }
         // Mode, owner and attributes were the other claim's as well.
         place::Found::Directory(_) => remove::directory(source, path)?,

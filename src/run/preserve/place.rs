@@ -16,6 +16,7 @@ use crate::error::{Class, Context as _, Failure, Result};
 use crate::plan::preserve::{Attach, Binding};
 use crate::run::memory::selinux;
 use crate::sys::beneath::{self, Root, Walk};
+use crate::sys::xattr::{self, Of};
 
 /// What is of the file system itself, in its root.
 pub const OWN: [&str; 2] = [HIDDEN, "lost+found"];
@@ -134,6 +135,17 @@ pub fn dress(fd: &OwnedFd, attributes: &Attributes, what: &Path) -> Result<()> {
         selinux::set_label(fd.as_fd(), label);
     }
     Ok(())
+}
+
+/// Takes away what its last owner gave the root of a file system, which cannot be made anew: attributes, ACLs among
+/// them, owner and mode. Labels stay.
+pub fn strip(fd: &OwnedFd, what: &Path) -> Result<()> {
+    let failed = || format!("removing attributes of {}", what.display());
+    let names = xattr::list(Of::Open(fd.as_fd())).context(Class::Preserve, failed)?;
+    for name in names.iter().filter(|n| !n.starts_with(b"security.")) {
+        xattr::remove(Of::Open(fd.as_fd()), name).context(Class::Preserve, failed)?;
+    }
+    give(fd, (0o755, 0, 0), what)
 }
 
 /// Gives what `fd` is open on mode and owner.

@@ -46,6 +46,8 @@ pub struct Source {
 
 /// Opens `device` and mounts it at its place below [`STATE`].
 pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Result<Source> {
+    // Before the first byte: a mark or a header of LUKS is nothing to leave behind for want of a program.
+    can_be_opened(device)?;
     let file = node(device, 0)?;
     // Held until it is mounted: whoever locks this node as well keeps away. udevd locks whole disks, and only reads.
     let lock = block::lock(file, LOCK).map_err(|(_, error)| {
@@ -225,30 +227,33 @@ fn unmark(device: &SourceDevice) -> Result<()> {
     Ok(())
 }
 
-/// The program that this source needs beside cryptsetup: what is inside an encrypted one is not known.
-fn program(device: &SourceDevice) -> Option<Tool> {
-    match (device.format, device.filesystem.as_str()) {
-        (Some(kind), _) => Some(make_filesystem::program(kind)),
-        (None, "ext4") if !device.read_only => Some(Tool::E2fsck),
-        (None, "vfat") if !device.read_only => Some(Tool::FsckVfat),
-        (None, _) => None,
-    }
+/// The programs that this source needs beside cryptsetup: what is inside an encrypted one is not known.
+fn programs(device: &SourceDevice) -> Vec<Tool> {
+    let check = match (device.format, device.filesystem.as_str()) {
+        // It would be found out only at the next boot, when there is something to lose.
+        (Some(NewFileSystem::Ext4), _) | (None, "ext4") => Some(Tool::E2fsck),
+        (Some(NewFileSystem::Vfat), _) | (None, "vfat") => Some(Tool::FsckVfat),
+        (Some(NewFileSystem::Xfs) | None, _) => None,
+    };
+    let make = device.format.map(make_filesystem::program);
+    let check = check.filter(|_| !device.read_only);
+    make.into_iter().chain(check).collect()
 }
 
-/// Fails where the program for `device` is missing: to be asked before an image is fetched.
+/// Fails where a program for `device` is missing: to be asked before an image is fetched.
 pub fn can_be_opened(device: &SourceDevice) -> Result<()> {
-    let Some(tool) = program(device) else {
-        return Ok(());
-    };
-    tool.require().map(drop).map_err(|failure| {
-        let hint = failure.next().to_owned();
-        Failure::new(
-            Class::Preserve,
-            format!("source {} cannot be made ready", device.wanted),
-        )
-        .caused_by(failure)
-        .hint(hint)
-    })
+    for tool in programs(device) {
+        tool.require().map_err(|failure| {
+            let hint = failure.next().to_owned();
+            Failure::new(
+                Class::Preserve,
+                format!("source {} cannot be made ready", device.wanted),
+            )
+            .caused_by(failure)
+            .hint(hint)
+        })?;
+    }
+    Ok(())
 }
 
 fn mount(device: &SourceDevice, place: &Path, made: &mut Mounts) -> Result<()> {
