@@ -80,6 +80,7 @@ fn a_place_that_was_lost_does_not_come_back_empty() {
             json!({ "claimBound": true, "method": "overlay" }),
             "/f",
         ),
+        ("/srv/plain", json!({}), "/f"),
         (
             "/etc/single",
             json!({ "claimBound": true, "kind": "file" }),
@@ -119,6 +120,53 @@ fn a_place_that_was_lost_does_not_come_back_empty() {
         inside(&device, "rm $m/.ironroot/records/*.json");
         bench.good(json!([required]), "");
     }
+}
+
+/// What a session began to erase is nobody's, whatever part of it, or around it, a later one names.
+#[test]
+fn an_erasure_that_was_cut_off_goes_on_above_and_below() {
+    let bench = Bench::new("mkdir srv");
+    let device = ext4(24, &[]);
+    let of = |claim: &str, more: Value| {
+        let mut config = bench.config(json!([entry("/srv", &device, more)]));
+        config["metadata"]["claim"] = json!(claim);
+        let seen = bench.play_config(&config, r#"echo "list=$(ls -A "$root/srv" | tr '\n' ' ')""#);
+        assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        seen
+    };
+    let begun = |path: &str, claim: &str| {
+        let id = ironroot::run::preserve::record::id(std::path::Path::new(path));
+        let claim = if claim.is_empty() {
+            "null".to_owned()
+        } else {
+            format!("\"{claim}\"")
+        };
+        let record = format!(
+            r#"{{"format":1,"path":"{path}","claim":{claim},"stage":"erasing","seeded":false}}"#
+        );
+        inside(
+            &device,
+            &format!(
+                "mkdir -p $m/.ironroot/records; echo '{record}' >$m/.ironroot/records/{id}.json"
+            ),
+        );
+    };
+    // The whole source was being erased for another: of one place in it, some is left.
+    let own = json!({ "subdir": "kubelet/x", "claimBound": true });
+    of("a/1", own.clone());
+    inside(&device, "echo half >$m/kubelet/x/f; echo half >$m/other");
+    begun("", "");
+    assert_eq!(of("a/1", own.clone()).fact("list"), "");
+    assert_eq!(inside(&device, "ls $m"), "kubelet\nlost+found\n");
+    // A place in it: the rest stays.
+    inside(
+        &device,
+        "echo half >$m/kubelet/x/f; echo whole >$m/kubelet/g",
+    );
+    begun("kubelet/x", "a/1");
+    assert_eq!(of("b/2", json!({ "subdir": "kubelet" })).fact("list"), "g ");
+    assert_eq!(inside(&device, "ls $m/.ironroot/records | wc -l"), "1\n");
 }
 
 #[test]

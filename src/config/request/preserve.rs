@@ -109,6 +109,19 @@ pub enum Source {
 }
 
 impl Source {
+    /// Whether both can mean one device: two names of one kind that differ do not.
+    fn may_be(&self, other: &Source) -> bool {
+        match (self, other) {
+            (Source::Partlabel(a), Source::Partlabel(b)) | (Source::Label(a), Source::Label(b)) => {
+                a == b
+            }
+            (Source::Partuuid(a), Source::Partuuid(b)) | (Source::Uuid(a), Source::Uuid(b)) => {
+                a.eq_ignore_ascii_case(b)
+            }
+            _ => true,
+        }
+    }
+
     /// Whether a device without a file system can be meant.
     fn can_be_blank(&self) -> bool {
         match self {
@@ -251,10 +264,41 @@ pub(super) fn read(config: &wire::BootConfig, problems: &mut Problems) -> Vec<Pr
             }
         }
     }
+    never_written(config, &entries, problems);
     let mut entries: Vec<Preserved> = entries.into_iter().map(|(_, entry)| entry).collect();
     // A mount over a parent would hide what was mounted below it.
     entries.sort_by(|a, b| depth(&a.target).cmp(&depth(&b.target)));
     entries
+}
+
+/// What only a writer does, on a source that nothing of this config writes to. (What is only to be filled, or to be
+/// somebody's, may have been made so by an earlier config.)
+fn never_written(
+    config: &wire::BootConfig,
+    entries: &[(usize, Preserved)],
+    problems: &mut Problems,
+) {
+    let reads = |entry: &Preserved| entry.options.flags.read_only;
+    let added = |entry: &Preserved| {
+        let mut added = config.disk.iter().flat_map(|disk| &disk.partitions);
+        // It is made, and written to, by the installation.
+        added.any(|p| entry.source == Source::Partlabel(p.label.clone()))
+    };
+    for (i, entry) in entries {
+        let is_written = entries
+            .iter()
+            .any(|(_, other)| !reads(other) && entry.source.may_be(&other.source));
+        if !reads(entry) || is_written || added(entry) {
+            continue;
+        }
+        let why = "never with ro on all entries of the source: nothing is written to it";
+        if entry.format {
+            problems.add(&format!("preserve[{i}].format"), why);
+        }
+        if entry.other_claim == wire::OtherClaim::Erase {
+            problems.add(&format!("preserve[{i}].otherClaim"), why);
+        }
+    }
 }
 
 /// What an installed system would have to do for itself at each of its boots, or `disk` does.

@@ -32,7 +32,7 @@ pub fn attach(
     if binding.attach == Attach::MachineId {
         claim::settle(binding, source, reporter)?;
         machine_id::provide(binding, source, image, &root, reporter)?;
-        earlier::note(binding, source)?;
+        earlier::note(binding, source, reporter);
         return Ok(None);
     }
     let target = target(binding, &root)?;
@@ -45,7 +45,7 @@ pub fn attach(
         Attach::Overlay => overlay(binding, source, image)?,
         Attach::MachineId => return Ok(None),
     };
-    earlier::note(binding, source)?;
+    earlier::note(binding, source, reporter);
     mount.set_atime(atime(binding.flags), binding.flags.nodiratime)?;
     let handle = mount
         .as_fd()
@@ -173,7 +173,8 @@ pub fn prepare(
     if binding.attach == Attach::MachineId {
         claim::settle(binding, source, reporter)?;
         machine_id::provide(binding, source, system, system, reporter)?;
-        return earlier::note(binding, source);
+        earlier::note(binding, source, reporter);
+        return Ok(());
     }
     drop(target(binding, system)?);
     let known = claim::settle(binding, source, reporter)?;
@@ -189,7 +190,8 @@ pub fn prepare(
         )?),
         Attach::MachineId => {}
     }
-    earlier::note(binding, source)
+    earlier::note(binding, source, reporter);
+    Ok(())
 }
 
 fn bind(binding: &Binding, source: &Source, image: &Root) -> Result<Detached> {

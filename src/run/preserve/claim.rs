@@ -8,7 +8,7 @@ use super::remove;
 use super::source::Source;
 use super::{earlier, patience, place};
 use crate::config::wire::OtherClaim;
-use crate::error::{Class, Failure, Result, printable};
+use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::plan::preserve::Binding;
 use crate::report::Reporter;
 
@@ -26,9 +26,31 @@ enum Verdict {
     Erase,
 }
 
+/// What is known of a place before anything changes.
+#[derive(Debug)]
+struct Judged {
+    verdict: Verdict,
+    /// The records of the source, but for those in what is `unfinished`.
+    records: Vec<Record>,
+    /// Places around this one, or in it, that a session began to erase: what is left of them is nobody's.
+    unfinished: Vec<Record>,
+}
+
 /// Makes sure that the place of `binding` may be used by this session; its record, where it has or needs one.
 pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result<Option<Record>> {
-    let (verdict, records) = judged(binding, source)?;
+    let Judged {
+        verdict,
+        records,
+        unfinished,
+    } = judged(binding, source)?;
+    for place in &unfinished {
+        reporter.warn(format!(
+            "{}: an erasure of {} that was cut off goes on",
+            source.name,
+            shown(&place.path)
+        ));
+        finish(place, source, reporter)?;
+    }
     let own = records.iter().find(|r| r.path == binding.subdir).cloned();
     let claim = binding.claim_bound.then(|| binding.claim.clone());
     match verdict {
@@ -57,15 +79,7 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
                 .filter(|r| r.path.starts_with(&binding.subdir))
                 .collect();
             record::mark(source, &marker, &old)?;
-            let what = format!("erasing {} on {}", shown(&binding.subdir), source.name);
-            let state = || "until all of it is gone".to_owned();
-            patience::telling(&what, state, reporter, || erase(source, &binding.subdir))?;
-            for inside in records
-                .iter()
-                .filter(|r| r.path != binding.subdir && r.path.starts_with(&binding.subdir))
-            {
-                record::remove(source, inside)?;
-            }
+            empty(&binding.subdir, source, reporter)?;
             let record = Record {
                 claim,
                 ..Record::new(&binding.subdir)
@@ -76,18 +90,43 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
     }
 }
 
+/// Erases the place `path`, and what is known of places in it.
+fn empty(path: &Path, source: &Source, reporter: &Reporter) -> Result<()> {
+    let what = format!("erasing {} on {}", shown(path), source.name);
+    let state = || "until all of it is gone".to_owned();
+    patience::telling(&what, state, reporter, || erase(source, path))?;
+    for inside in record::all(source)? {
+        if inside.path != path && inside.path.starts_with(path) {
+            record::remove(source, &inside)?;
+        }
+    }
+    Ok(())
+}
+
+/// Erases what is left of a place. Its record goes last: it says that this was begun.
+fn finish(place: &Record, source: &Source, reporter: &Reporter) -> Result<()> {
+    empty(&place.path, source, reporter)?;
+    let root = source.root.directory(Path::new("."), record::WALK)?;
+    nix::unistd::syncfs(&root).context(Class::Preserve, || format!("flushing {}", source.name))?;
+    record::remove(source, place)
+}
+
 /// Whether the place of `binding` may be used, before anything changes anywhere.
 pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
-    let (verdict, records) = judged(binding, source)?;
+    let Judged {
+        verdict,
+        records,
+        unfinished,
+    } = judged(binding, source)?;
     if !source.read_only {
         return Ok(());
     }
     match verdict {
-        Verdict::Use | Verdict::Take => {
+        Verdict::Use | Verdict::Take if unfinished.is_empty() => {
             let own = records.iter().find(|r| r.path == binding.subdir);
             earlier::needs_no_write(binding, source, own)
         }
-        Verdict::Erase => Err(Failure::new(
+        Verdict::Use | Verdict::Take | Verdict::Erase => Err(Failure::new(
             Class::Preserve,
             format!(
                 "{} cannot be erased: {} is read-only",
@@ -99,21 +138,38 @@ pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
     }
 }
 
-fn judged(binding: &Binding, source: &Source) -> Result<(Verdict, Vec<Record>)> {
-    let records = record::all(source)?;
-    let is_root = binding.subdir.as_os_str().is_empty();
-    let has_content = place::has_content(source, &binding.subdir)?
-        || (is_root && binding.claim_bound && place::has_content(source, Path::new(LOST))?);
+fn judged(binding: &Binding, source: &Source) -> Result<Judged> {
+    let path = &binding.subdir;
+    let mut records = record::all(source)?;
+    let is_cut_off = |r: &&Record| {
+        let overlaps = path.starts_with(&r.path) || r.path.starts_with(path);
+        r.stage == Stage::Erasing && r.path != *path && overlaps
+    };
+    let unfinished: Vec<Record> = records.iter().filter(is_cut_off).cloned().collect();
+    records.retain(|r| {
+        !unfinished
+            .iter()
+            .any(|place| r.path.starts_with(&place.path))
+    });
+    let goes = unfinished.iter().any(|place| path.starts_with(&place.path));
+    let is_root = path.as_os_str().is_empty();
+    let has_content = !goes
+        && (place::has_content(source, path)?
+            || (is_root && binding.claim_bound && place::has_content(source, Path::new(LOST))?));
     let verdict = judge(binding, &records, has_content).map_err(|why| {
         Failure::new(Class::Preserve, format!("{why} ({})", source.name)).hint(
             "use another place, or set `otherClaim` to Erase with `claimBound` if what is there may be lost",
         )
     })?;
-    if verdict != Verdict::Erase {
+    if verdict != Verdict::Erase && !goes {
         let own = records.iter().find(|r| r.path == binding.subdir);
         earlier::check(binding, source, own)?;
     }
-    Ok((verdict, records))
+    Ok(Judged {
+        verdict,
+        records,
+        unfinished,
+    })
 }
 
 /// Decides from the records; or why the place must not be used.

@@ -11,8 +11,9 @@ use super::record::{self, Record, Stage};
 use super::remove;
 use super::source::Source;
 use crate::config::wire::Seed;
-use crate::error::{Class, Context as _, Failure, Result};
+use crate::error::{Class, Context as _, Failure, Result, describe};
 use crate::plan::preserve::{Attach, Binding};
+use crate::report::Reporter;
 
 /// Refuses a place that was lost, and one that was made by another `method`. `own` is its record.
 pub fn check(binding: &Binding, source: &Source, own: Option<&Record>) -> Result<()> {
@@ -132,13 +133,26 @@ fn other_method(
     ))
 }
 
-/// Writes down that the place of `binding` is there, where it belongs to a claim.
-pub fn note(binding: &Binding, source: &Source) -> Result<()> {
-    if !binding.claim_bound || source.read_only {
-        return Ok(());
+/// Writes down that the place of `binding` is there: where it is missing later, it was lost. A source without room for
+/// that is no reason to stop.
+pub fn note(binding: &Binding, source: &Source, reporter: &Reporter) {
+    // An id that somebody removes is made anew.
+    let is_told = binding.attach != Attach::MachineId || binding.claim_bound;
+    if source.read_only || !is_told {
+        return;
     }
-    match record::of(source, &binding.subdir)? {
-        Some(own) if !own.used => record::write(source, &Record { used: true, ..own }),
-        _ => Ok(()),
+    let noted = record::of(source, &binding.subdir).and_then(|own| {
+        let own = own.unwrap_or_else(|| Record::new(&binding.subdir));
+        if own.used {
+            return Ok(());
+        }
+        record::write(source, &Record { used: true, ..own })
+    });
+    if let Err(failure) = noted {
+        reporter.warn(format!(
+            "{}: whether it is lost one day will not be known: {}",
+            binding.target.display(),
+            describe(&failure)
+        ));
     }
 }

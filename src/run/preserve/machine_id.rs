@@ -95,7 +95,7 @@ pub fn kept(source: &Source, path: &Path) -> Result<Option<String>> {
         Class::Preserve,
         format!("{} on {} is no machine id", path.display(), source.name),
     )
-    .hint("remove the file from the source; the machine gets a new id then"))
+    .hint("empty that file on the source; the machine gets a new id then"))
 }
 
 /// The first boot of the machines whose ids are on `source` begins: what comes after it is none.
