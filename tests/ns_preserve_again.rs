@@ -248,7 +248,7 @@ fn a_kill_leaves_no_place_with_another_owner_and_mode() {
             let wanted = "700 1000:1001 700 1000:1001 700 1000:1001 ";
             assert_eq!(seen.fact("stat"), wanted, "{call} {n}");
             let left = inside(&device, "ls -A $m/.ironroot; ls -A $m");
-            assert_eq!(left, ".ironroot\na\nf\nlost+found\no\n", "{call} {n}");
+            assert_eq!(left, "records\n.ironroot\na\nf\nlost+found\no\n", "{call} {n}");
         }
     }
     assert!(kills >= 4, "{kills}");
@@ -286,6 +286,45 @@ fn a_first_boot_is_one_until_a_session_starts() {
         .play(preserve.clone(), "")
         .failed_with(17, &["no init"]);
     assert!(!inside(&device, "cat $m/.ironroot/records/*").contains("firstBoot"));
+}
+
+/// What else is preserved, or forgotten, hides the id of the first boot from nobody.
+#[test]
+fn the_id_of_a_first_boot_is_seen_whatever_is_mounted_at_var() {
+    let bench = Bench::new("echo uninitialized >etc/machine-id; mkdir -p var/lib");
+    let look = r#"echo "file=$(cat $root/etc/machine-id)"; echo "dbus=$(cat $root/var/lib/dbus/machine-id)""#;
+    for (path, options, first) in [
+        ("/var/lib", json!([]), true),
+        ("/var", json!([]), true),
+        ("", json!([]), true),
+        // Nothing can be written there.
+        ("/var/lib", json!(["ro"]), false),
+    ] {
+        let device = ext4(24, &[]);
+        inside(&device, "mkdir $m/var");
+        let id = json!({ "kind": "file", "subdir": "machine-id" });
+        let mut preserve = vec![entry("/etc/machine-id", &device, id)];
+        if !path.is_empty() {
+            preserve.push(entry(
+                path,
+                &device,
+                json!({ "subdir": "var", "options": options }),
+            ));
+        }
+        let mut config = bench.config(json!(preserve));
+        if path.is_empty() {
+            config["memory"] = json!({ "scratch": ["/var/lib"] });
+        }
+        let seen = bench.play_config(&config, look);
+        assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+        let id = inside(&device, "cat $m/machine-id");
+        if first {
+            assert_eq!(seen.fact("file"), "uninitialized", "{path}");
+            assert_eq!(seen.fact("dbus"), id.trim(), "{path}");
+        } else {
+            assert_eq!(seen.fact("file"), id.trim(), "{path}");
+        }
+    }
 }
 
 #[test]

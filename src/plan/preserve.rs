@@ -424,9 +424,13 @@ fn source(
     })
 }
 
-/// Sorts what is mounted in the root: parents before what is below them.
+/// Sorts what is mounted in the root: parents before what is below them, and last of all the machine id: it is copied to
+/// where the system looks for it, whatever is mounted there.
 pub fn sort(steps: &mut [(PathBuf, Step)]) {
-    steps.sort_by(|(a, _), (b, _)| depth(a).cmp(&depth(b)));
+    let is_copied = |step: &Step| matches!(step, Step::Preserve { binding } if binding.attach == Attach::MachineId);
+    steps.sort_by(|(a, one), (b, other)| {
+        (is_copied(one), depth(a)).cmp(&(is_copied(other), depth(b)))
+    });
 }
 
 /// Whether a disk that appears later could change which device an entry means.

@@ -48,12 +48,7 @@ pub fn provide(
     if let Some(id) = kept {
         // The first boot of this machine, where no session of it came as far as starting.
         let is_first = asks && own.is_some_and(|own| own.first_boot);
-        let place = if is_first {
-            Path::new(DBUS)
-        } else {
-            &binding.target
-        };
-        return put(root, place, &id);
+        return give(binding, root, is_first, &id, reporter);
     }
     let id = match &id_of_image {
         Some(id) if binding.seed == Seed::FromImageOnce => id.clone(),
@@ -70,12 +65,29 @@ pub fn provide(
         "{}: this machine has a new id",
         binding.target.display()
     ));
-    let place = if asks {
-        Path::new(DBUS)
-    } else {
-        &binding.target
-    };
-    put(root, place, &id)
+    give(binding, root, asks, &id, reporter)
+}
+
+/// Puts the id to where the system looks for it: at a first boot, beside the file, which stays as it is.
+fn give(
+    binding: &Binding,
+    root: &Root,
+    is_first: bool,
+    id: &str,
+    reporter: &Reporter,
+) -> Result<()> {
+    if is_first {
+        match put(root, Path::new(DBUS), id) {
+            Ok(()) => return Ok(()),
+            // A wrong id would be worse than no first boot.
+            Err(failure) => reporter.warn(format!(
+                "{}: the system does not see that this is its first boot: {}",
+                binding.target.display(),
+                describe(&failure)
+            )),
+        }
+    }
+    put(root, &binding.target, id)
 }
 
 /// The id that is at `path` of `source`; `None` where there is none yet.
