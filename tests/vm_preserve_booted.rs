@@ -37,8 +37,8 @@ mounted() { busybox grep -c " $1 " /proc/self/mountinfo; }
 for p in full read-only corrupt missing two data; do fact "f $p $(cat /srv/$p/f) $(mounted /srv/$p)"; done
 for p in /nest /nest/a /nest/a/b/c; do fact "nest $p $(count $p/n) $(mounted $p)"; done
 fact "outside $(count /out/kept/n) $(ls /tmp/away/kept) $(mounted /tmp/away/kept)"
-fact "sum $(cd /fill && busybox find . -type f -exec busybox sha256sum {} \; -exec stat -c '%n %a %u:%g' {} \; | sort | busybox sha256sum)"
-fact "files $(busybox find /fill -type f | busybox wc -l)"
+fact "sum $(cd /fill && busybox find . -type f ! -path './.ironroot/*' -exec busybox sha256sum {} \; -exec stat -c '%n %a %u:%g' {} \; | sort | busybox sha256sum)"
+fact "files $(busybox find /fill -type f ! -path '/fill/.ironroot/*' | busybox wc -l)"
 sync
 echo IRONROOT-SMALL-BOOTED >/dev/console
 poweroff -f
@@ -451,5 +451,5 @@ fn matrix_an_installation_without_a_required_path_ends_as_the_config_says() {
         assert!(console.contains("/srv/kept is not preserved"), "{console}");
     }
     let kept = run("debugfs", &["-R", "cat /kept/f", data.to_str().unwrap()]);
-    assert!(kept.ends_with("data\n"), "{kept}");
+    assert!(kept.starts_with("data\n"), "{kept}");
 }
