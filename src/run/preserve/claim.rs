@@ -78,7 +78,25 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
 
 /// Whether the place of `binding` may be used, before anything changes anywhere.
 pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
-    judged(binding, source).map(drop)
+    let (verdict, records) = judged(binding, source)?;
+    if !source.read_only {
+        return Ok(());
+    }
+    match verdict {
+        Verdict::Use | Verdict::Take => {
+            let own = records.iter().find(|r| r.path == binding.subdir);
+            earlier::needs_no_write(binding, source, own)
+        }
+        Verdict::Erase => Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "{} cannot be erased: {} is read-only",
+                shown(&binding.subdir),
+                source.name
+            ),
+        )
+        .hint("leave the option ro away for one session, which erases it")),
+    }
 }
 
 fn judged(binding: &Binding, source: &Source) -> Result<(Verdict, Vec<Record>)> {
