@@ -72,7 +72,8 @@ type Judge = fn(&State) -> bool;
 #[test]
 fn a_kill_at_each_step_of_filling_leaves_all_or_nothing() {
     let bench = Bench::new(IMAGE);
-    // The call, and what has to be there when the session was killed before it. The calls before these are for the root and for ironroot's own directories.
+    // The call, and what has to be there when the session was killed before it. The calls before these are for the
+    // root and for ironroot's own directories.
     let directory: &[(&str, usize, Judge)] = &[
         // The directory of the copy is not there yet.
         ("mkdirat", 5, |s| s.copied.is_none() && s.placed.is_none()),

@@ -37,8 +37,8 @@ mounted() { busybox grep -c " $1 " /proc/self/mountinfo; }
 for p in full read-only corrupt missing two data; do fact "f $p $(cat /srv/$p/f) $(mounted /srv/$p)"; done
 for p in /nest /nest/a /nest/a/b/c; do fact "nest $p $(count $p/n) $(mounted $p)"; done
 fact "outside $(count /out/kept/n) $(ls /tmp/away/kept) $(mounted /tmp/away/kept)"
-fact "sum $(cd /fill && busybox find . -type f -exec busybox sha256sum {} \; -exec stat -c '%n %a %u:%g' {} \; | sort | busybox sha256sum)"
-fact "files $(busybox find /fill -type f | busybox wc -l)"
+fact "sum $(cd /fill && busybox find . -type f ! -path './.ironroot/*' -exec busybox sha256sum {} \; -exec stat -c '%n %a %u:%g' {} \; | sort | busybox sha256sum)"
+fact "files $(busybox find /fill -type f ! -path '/fill/.ironroot/*' | busybox wc -l)"
 sync
 echo IRONROOT-SMALL-BOOTED >/dev/console
 poweroff -f
@@ -374,7 +374,10 @@ fn matrix_filling_that_the_power_cut_short_is_whole_in_the_next_boot() {
             assert_eq!(fact(&console, "sum"), sum, "{what}");
             let filled = console.contains("/fill: filled from the image");
             (again, over) = (again + u32::from(filled), over + u32::from(!filled));
-            run("e2fsck", &["-fp", state.to_str().unwrap()]);
+            // The system ended without unmounting anything: the journal is replayed, and nothing else is wrong.
+            let device = state.to_str().unwrap();
+            let _ = Command::new("e2fsck").args(["-p", device]).output();
+            run("e2fsck", &["-fn", device]);
         }
         assert!(again > 0 && over > 0, "{again} {over}");
     }
@@ -386,11 +389,12 @@ fn matrix_filling_that_the_power_cut_short_is_whole_in_the_next_boot() {
 fn matrix_an_installation_without_a_required_path_ends_as_the_config_says() {
     let mut bench = Bench::new();
     bench.image = bench.path("tiny.raw");
-    std::fs::copy(lab("tiny.raw"), &bench.image).unwrap();
     let sums = std::fs::read_to_string(lab("tiny.raw.sha256")).unwrap();
     let digest = sums.split_whitespace().next().unwrap();
     let data = bench.ext4("data", 24);
     let disks = |bench: &Bench| {
+        // The system that is started may take the other disk with its names, and writes to it.
+        std::fs::copy(lab("tiny.raw"), &bench.image).unwrap();
         let target = bench.blank("target", 128);
         (vec![disk(&target, "target"), disk(&data, "data")], target)
     };
@@ -447,5 +451,5 @@ fn matrix_an_installation_without_a_required_path_ends_as_the_config_says() {
         assert!(console.contains("/srv/kept is not preserved"), "{console}");
     }
     let kept = run("debugfs", &["-R", "cat /kept/f", data.to_str().unwrap()]);
-    assert!(kept.ends_with("data\n"), "{kept}");
+    assert!(kept.starts_with("data\n"), "{kept}");
 }

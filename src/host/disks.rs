@@ -46,6 +46,7 @@ fn disk(dir: &Path, sysfs_name: &str, links: &[(String, PathBuf)]) -> Disk {
         .map(|(_, link)| link.clone())
         .collect();
     if let Some(mapped) = sysfs::text(dir.join("dm/name")) {
+        links.extend(logical_volume(dir, &mapped));
         links.push(Path::new("/dev/mapper").join(mapped));
     }
     Disk {
@@ -245,6 +246,19 @@ fn dev(dir: &Path) -> Option<DevNum> {
 fn sectors(path: PathBuf) -> Bytes {
     let count: u64 = sysfs::number(path).unwrap_or(0);
     Bytes(count.checked_mul(SYSFS_UNIT).unwrap_or(0))
+}
+
+/// The name /dev/GROUP/VOLUME of a logical volume (lvm(8), "NAME ESCAPING"): a hyphen of a name is doubled in that of
+/// its map, and a single one stands between the two; a third part is of something inside LVM.
+fn logical_volume(dir: &Path, map: &str) -> Option<PathBuf> {
+    if !sysfs::text(dir.join("dm/uuid"))?.starts_with("LVM-") {
+        return None;
+    }
+    let map = map.replace("--", "\0");
+    let (group, volume) = map.split_once('-')?;
+    let whole = !group.is_empty() && !volume.is_empty() && !volume.contains('-');
+    let name = |part: &str| part.replace('\0', "-");
+    whole.then(|| Path::new("/dev").join(name(group)).join(name(volume)))
 }
 
 /// The links below /dev/disk that udev made: what each points to, and itself.

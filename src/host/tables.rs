@@ -203,10 +203,8 @@ pub fn read<R: Read + Seek + ?Sized>(reader: &mut R, size: Bytes, sector: Sector
     let boot = mbr::parse(&lba0);
     let protective = boot.as_ref().is_some_and(mbr::is_protective);
 
-    if let Some(header) = boot
-        .as_ref()
-        .filter(|h| !protective && mbr::has_partitions(h))
-    {
+    let has_partitions = |h: &&_| mbr::has_partitions(h) && !mbr::is_only_for_show(h, &lba0);
+    if let Some(header) = boot.as_ref().filter(|_| !protective).filter(has_partitions) {
         return Table::Mbr(mbr::read(reader, header, sector));
     }
     let mut damage = None;

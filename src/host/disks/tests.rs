@@ -279,3 +279,37 @@ fn a_serial_number_page_that_lies_about_its_length() {
     }
     assert_eq!(unit_serial(b"\x00\x80\xff\xffAB").as_deref(), Some("AB"));
 }
+
+#[test]
+fn logical_volumes_have_the_names_that_lvm_gives_them() {
+    let f = Fixture::new();
+    for (n, (name, uuid)) in [
+        ("vg0-data", "LVM-abc"),
+        ("my--group-a--b--", "LVM-abc"),
+        // What is inside LVM, and what is none of it.
+        ("vg0-data-real", "LVM-abc-real"),
+        ("vg0-data", "CRYPT-LUKS2-abc"),
+        ("plain", "LVM-abc"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let dm = f.disk(&format!("dm-{n}"), "", &format!("253:{n}"), 4096);
+        f.attributes(&dm, &[("dm/name", name), ("dm/uuid", uuid)]);
+    }
+    let disks = list(f.root()).unwrap();
+    let found: Vec<Option<&Path>> = disks
+        .iter()
+        .map(|d| d.links.iter().find(|l| !l.starts_with("/dev/mapper")))
+        .map(|link| link.map(std::path::PathBuf::as_path))
+        .collect();
+    let volume = |path| Some(Path::new(path));
+    let wanted = [
+        volume("/dev/vg0/data"),
+        volume("/dev/my-group/a-b-"),
+        None,
+        None,
+        None,
+    ];
+    assert_eq!(found, wanted);
+}

@@ -29,6 +29,13 @@ pub(super) fn has_partitions(header: &MBRHeader) -> bool {
     header.iter().any(|(_, entry)| is_used(entry))
 }
 
+/// The boot sector of a FAT on a whole disk, with a table of one partition that begins where it does itself: mkfs.fat(8)
+/// writes that (`--mbr`), so that other systems take the disk for a partitioned one.
+pub(super) fn is_only_for_show(header: &MBRHeader, lba0: &[u8]) -> bool {
+    let mut used = header.iter().filter(|(_, entry)| is_used(entry));
+    is_file_system(lba0) && used.all(|(_, entry)| entry.starting_lba == 0)
+}
+
 fn is_used(entry: &MBRPartitionEntry) -> bool {
     entry.is_used() && entry.sectors > 0
 }

@@ -225,6 +225,8 @@ fn an_mbr_with_partitions_wins_over_a_gpt_that_nothing_protects() {
 fn boot_sectors_of_file_systems_are_no_tables() {
     for script in [
         "mkfs.vfat $F",
+        // As on a whole disk: a table of one partition, the file system itself.
+        "mkfs.vfat --mbr=y $F",
         "mkfs.vfat -F 32 -S 4096 $F",
         "mkfs.ntfs -qFf $F",
         "mkfs.exfat $F",

@@ -108,6 +108,10 @@ fn with_parts(facts: &Facts) -> Vec<Candidate<'_>> {
             entry: mapped_entry(disk, facts),
         });
         for partition in &disk.partitions {
+            // Where the boot sector of a FAT has a table for show, it is the disk once more.
+            if partition.start == Bytes::ZERO {
+                continue;
+            }
             // A table that the kernel has not read yet says nothing of the kernel's partitions.
             let entry = disk.table.partitions().iter().find(|entry| {
                 entry.number == partition.number

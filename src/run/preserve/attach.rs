@@ -242,6 +242,18 @@ fn overlay(binding: &Binding, source: &Source, image: &Root) -> Result<Detached>
         name: "ironroot-preserve",
     }
     .mount(flags(binding.flags))
+    .map_err(|failure| {
+        Failure::new(
+            Class::Preserve,
+            format!(
+                "the changes of {} cannot be kept beside the image, on {}",
+                binding.target.display(),
+                source.name
+            ),
+        )
+        .caused_by(failure)
+        .hint("an overlay needs a source with ext4, xfs, btrfs or f2fs; bind takes others too")
+    })
 }
 
 /// An empty directory, for an image that has nothing there.
