@@ -66,6 +66,9 @@ install_power() {
         [[ $(readlink -f "${dracutsysrootdir-}$path") == */systemctl ]] || continue
         inst_multiple systemctl
         mkdir -p "$initdir${path%/*}"
+        # Where busybox came first this is a link to it, and what is written through a link is busybox itself. busybox's own
+        # poweroff asks PID 1 by a signal, which a shell does not hear.
+        rm -f "$initdir$path"
         printf '#!/bin/sh\nexec systemctl --force --force %s\n' "$name" >"$initdir$path"
         chmod 755 "$initdir$path"
     done
@@ -86,7 +89,7 @@ install() {
     inst_script "$moddir/ironroot-ask" /sbin/ironroot-ask
     # Before kill-dhclient.sh, which ends what this one has started.
     inst_hook cleanup 05 "$moddir/cleanup-ironroot.sh"
-    inst_multiple mkdir rm sleep
+    inst_multiple mkdir rm rmdir sleep
     if dracut_module_included "systemd"; then
         inst_simple "$moddir/ironroot.service" "$systemdsystemunitdir/ironroot.service"
         "$SYSTEMCTL" -q --root "$initdir" add-requires initrd-root-fs.target ironroot.service || return 1
