@@ -156,6 +156,10 @@ fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
     };
     let lines = format!(
         r#"mkdir -p "$TREE/etc/ironroot/keys"; echo key >"$TREE/etc/ironroot/keys/state"
+# A script in its place: libraries that the program of a test brings are none of the static one's.
+mkdir "$TREE/lab"; cp "$IRONROOT_BINARY" "$TREE/lab/ironroot"
+printf '#!/bin/sh\nexec /lab/ironroot "$@"\n' >"$TREE/lab/script"; chmod 755 "$TREE/lab/script"
+export IRONROOT_BINARY="$TREE/lab/script"
 {{ {lines} }} >&2
 INITRD=/boot/initrd-ironroot.img UNPACK={unpack}
 stat -c 'mode %a' "$TREE$INITRD"

@@ -115,13 +115,14 @@ case $UNPACK in
 esac
 root=$TREE/tmp/unpacked
 [ ! -d "$root/main" ] || root=$root/main
+mkdir -p "$root/proc" "$root/dev" "$root/run" "$root/tmp"
 mount --bind "$TREE/proc" "$root/proc"; mount --rbind "$TREE/dev" "$root/dev"; mount -t tmpfs run "$root/run"
 for name in $(chroot "$TREE" ironroot tools | cut -d ' ' -f 1); do
     # Some have neither of the words, and say so in their own.
     code=0; said=$(chroot "$root" "$name" -V </dev/null 2>&1) || code=$?
     echo "RUNS $name $code $said" | tr '\n' ' '; echo
 done
-mkdir -p "$root/tmp"; truncate -s 32M "$root/tmp/luks"; echo secret >"$root/tmp/key"
+truncate -s 32M "$root/tmp/luks"; echo secret >"$root/tmp/key"
 code=0
 chroot "$root" cryptsetup luksFormat --type luks2 --pbkdf-memory 65536 --pbkdf-force-iterations 4 --pbkdf-parallel 2 \
     --batch-mode --key-file /tmp/key /tmp/luks >&2 || code=$?
