@@ -41,10 +41,12 @@ installkernel() {
 
 # The programs that ironroot may run are the ones it names itself, so the list here is never out of date.
 install_tools() {
-    local name purpose
+    local name purpose path
     "$IRONROOT" tools >"${DRACUT_TMPDIR:-$initdir}/ironroot-tools" || return 1
     while read -r name purpose; do
-        if find_binary "$name" >/dev/null; then
+        if path=$(find_binary "$name"); then
+            # Where busybox came first this is a link to it, which would stay; its mke2fs makes ext2 and nothing else.
+            if [[ -L $initdir$path && $(readlink "$initdir$path") == */busybox ]]; then rm -f "$initdir$path"; fi
             inst_multiple "$name"
         else
             dwarn "ironroot: $name is not installed here and so not in the initrd: it $purpose"
