@@ -79,14 +79,15 @@ pub fn holds_the_tools(listed: &str) {
 
 /// What the binary asks of the kernel, as a module where the lab's kernel has it as one.
 #[track_caller]
-pub fn holds_the_modules(listed: &str) {
+pub fn holds_the_modules(suite: &str, listed: &str) {
     let said = Command::new(env!("CARGO_BIN_EXE_ironroot"))
         .args(["tools", "--modules"])
         .output()
         .unwrap();
     let said = String::from_utf8(said.stdout).unwrap();
     assert!(said.contains("dm_verity"), "{said}");
-    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/lab/initrd/bookworm.tree");
+    let tree =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("target/lab/initrd/{suite}.tree"));
     let found = Command::new("find")
         .arg(tree.join("usr/lib/modules"))
         .args(["-name", "*.ko*", "-printf", "%f\n"])
