@@ -11,7 +11,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use debian_tree::{holds, holds_the_modules, holds_the_tools, on_a_debian};
+use debian_tree::{
+    UNPACKED, holds, holds_the_modules, holds_the_tools, on_a_debian, runs_the_tools, with_both,
+};
 
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -110,165 +112,6 @@ fn what_one_builder_gives_up_stays_for_the_other_and_for_the_packages() {
     assert!(!left.contains(expected[2]), "{left:?}");
 }
 
-/// `lines` in a Debian of the lab in which both builders know ironroot; `$TREE/usr/bin/ironroot` is that of the test.
-fn with_both(suite: &str, lines: &str) -> String {
-    let install =
-        r#"scripts/install-module --destdir "$TREE" --for dracut --for initramfs-tools >&2"#;
-    on_a_debian(suite, &format!("{install}\n{lines}"))
-}
-
-/// The boot script within initramfs-tools' own: what init calls, with a network that has an answer at the third question,
-/// and an ironroot that fails at first.
-const INIT: &str = r#"
-ln -s /usr/share/initramfs-tools/scripts "$TREE/scripts"
-ln -s /usr/share/initramfs-tools/scripts/ironroot "$TREE/scripts/ironroot" 2>/dev/null || :
-mkdir -p "$TREE/lab"
-echo "quiet boot=ironroot $WORDS" >"$TREE/lab/cmdline"
-mount --bind "$TREE/lab/cmdline" "$TREE/proc/cmdline"
-mount -t tmpfs run "$TREE/run"
-mv "$TREE/usr/bin/ironroot" "$TREE/usr/bin/ironroot.real"
-cat >"$TREE/usr/bin/ironroot" <<'END'
-#!/bin/sh
-[ "$2" != --is-wanted ] || exec /usr/bin/ironroot.real "$@"
-echo "HELPER $*"
-# An answer that comes later is seen while it is at work.
-round=0
-while [ ! -e /run/net-eth0.conf ] && [ $round -lt 300 ]; do sleep 0.1; round=$((round + 1)); done
-[ -e /run/net-eth0.conf ] && echo "HELPER has an address"
-[ -e /lab/mended ]
-END
-cat >"$TREE/usr/bin/ipconfig" <<'END'
-#!/bin/sh
-echo asked >>/lab/asked
-[ "$(wc -l </lab/asked)" -lt 13 ] || echo DEVICE=eth0 >/run/net-eth0.conf
-END
-cat >"$TREE/lab/init" <<'END'
-. /scripts/functions
-quiet=y rootmnt=/root IP='' DEVICE='' BOOTIF='' starttime=0
-run_scripts() { echo "RUN $1"; }
-wait_for_udev() { :; }
-_usable_netdev_exists() { true; }
-netinfo_to_resolv_conf() { :; }
-sleep() { command sleep 0.1; }
-panic() {
-    echo "PANIC $*"
-    [ ! -e /lab/mended ] || exit 1
-    : >/lab/mended
-}
-. /scripts/local
-. /scripts/nfs
-. /scripts/ironroot
-mount_top
-mount_premount
-mountroot
-mount_bottom
-nfs_bottom
-local_bottom
-echo "SEEN asked=$(wc -l </lab/asked)"
-END
-chmod +x "$TREE/usr/bin/ironroot" "$TREE/usr/bin/ipconfig"
-timeout 60 chroot "$TREE" dash /lab/init 2>&1
-"#;
-
-#[test]
-fn initramfs_tools_asks_on_for_an_address_and_runs_each_script_once() {
-    for suite in ["bookworm", "trixie"] {
-        if !project()
-            .join(format!("target/lab/initrd/{suite}.tree"))
-            .exists()
-            && suite == "trixie"
-        {
-            // Only `scripts/test --all` makes it.
-            continue;
-        }
-        let words = "WORDS=ironroot.config=http://h/";
-        let said = with_both(suite, &format!("{words}\n{INIT}"));
-        for folder in ["local-top", "local-premount", "local-bottom"] {
-            let count = said.matches(&format!("RUN /scripts/{folder}\n")).count();
-            assert_eq!(count, 1, "{folder} of {suite}: {said}");
-        }
-        assert!(
-            said.contains("ironroot: the network did not come up"),
-            "{said}"
-        );
-        assert_eq!(
-            said.matches("HELPER initrd --sysroot /root").count(),
-            2,
-            "{said}"
-        );
-        assert!(said.contains("HELPER has an address"), "{said}");
-        assert!(
-            said.contains("PANIC ironroot failed; its reason is above"),
-            "{said}"
-        );
-        assert!(said.contains("SEEN asked=13"), "{said}");
-    }
-}
-
-#[test]
-fn initramfs_tools_says_which_words_do_not_go_together() {
-    let words = "WORDS='ironroot.config=http://h/ ironroot.skip'";
-    let said = with_both("bookworm", &format!("{words}\n{INIT}"));
-    assert!(
-        said.contains("PANIC boot=ironroot and ironroot.skip"),
-        "{said}"
-    );
-}
-
-/// What the generator has networkd do, and whether it waits for the network.
-fn generated(line: &str) -> (String, bool) {
-    let script = format!(
-        r#"
-mkdir -p "$TREE/lab/out"
-echo '{line}' >"$TREE/lab/cmdline"
-mount --bind "$TREE/lab/cmdline" "$TREE/proc/cmdline"
-mount -t tmpfs run "$TREE/run"
-mkdir -p "$TREE/usr/lib/ironroot"
-cp dracut-module/50ironroot/wait-online.conf "$TREE/usr/lib/ironroot/"
-chroot "$TREE" /usr/lib/dracut/modules.d/50ironroot/ironroot-generator /lab/out
-cat "$TREE/run/systemd/network/zz-ironroot.network" || :
-ls "$TREE/lab/out"
-# The new root finds nothing of it.
-mkdir -p "$TREE/tmp"
-chroot "$TREE" sh -euc '. /usr/lib/dracut/modules.d/50ironroot/cleanup-ironroot.sh'
-[ ! -e "$TREE/run/systemd/network/zz-ironroot.network" ]"#
-    );
-    let said = with_both("bookworm", &script);
-    let waits = said.contains("ironroot.service.wants");
-    (said, waits)
-}
-
-#[test]
-fn networkd_asks_on_the_port_that_the_command_line_makes() {
-    let wanted = "ironroot.config=http://h/";
-    for (words, matched) in [
-        ("quiet", "Kind=!*\nType=ether\n"),
-        ("vlan=vlan7:eth0", "Name=vlan7\n"),
-        ("bond=bond0:eth0,eth1:mode=active-backup", "Name=bond0\n"),
-        (
-            "bond=bond0:eth0,eth1 vlan=v7:bond0 vlan=v8:eth2",
-            "Name=v7 v8\n",
-        ),
-        ("bond", "Name=bond0\n"),
-    ] {
-        let (said, waits) = generated(&format!("{words} {wanted}"));
-        assert!(
-            said.contains(&format!("[Match]\n{matched}\n[Network]\nDHCP=yes\n")),
-            "{words}: {said}"
-        );
-        assert!(waits, "{said}");
-    }
-    for (words, waits) in [
-        ("ip=eth0:dhcp", true),
-        ("ip=off", false),
-        ("ironroot.skip", false),
-    ] {
-        let (said, does) = generated(&format!("{words} {wanted}"));
-        assert!(!said.contains("[Match]"), "{words}: {said}");
-        assert_eq!(does, waits, "{words}: {said}");
-    }
-}
-
 #[test]
 fn it_takes_the_builder_that_is_there_and_refuses_a_system_without_one() {
     let tree = tempfile::tempdir().unwrap();
@@ -306,8 +149,22 @@ fn documented(builder: &str) -> String {
 /// The initrd that the documented lines make.
 fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
     let lines = documented(builder);
+    let unpack = if list == "lsinitrd" {
+        list
+    } else {
+        "unmkinitramfs"
+    };
     let lines = format!(
-        "mkdir -p \"$TREE/etc/ironroot/keys\"; echo key >\"$TREE/etc/ironroot/keys/state\"; {{ {lines} }} >&2; stat -c 'mode %a' \"$TREE/boot/initrd-ironroot.img\"; chroot \"$TREE\" {list} /boot/initrd-ironroot.img"
+        r#"mkdir -p "$TREE/etc/ironroot/keys"; echo key >"$TREE/etc/ironroot/keys/state"
+# A script in its place: libraries that the program of a test brings are none of the static one's.
+mkdir "$TREE/lab"; cp "$IRONROOT_BINARY" "$TREE/lab/ironroot"
+printf '#!/bin/sh\nexec /lab/ironroot "$@"\n' >"$TREE/lab/script"; chmod 755 "$TREE/lab/script"
+export IRONROOT_BINARY="$TREE/lab/script"
+{{ {lines} }} >&2
+INITRD=/boot/initrd-ironroot.img UNPACK={unpack}
+stat -c 'mode %a' "$TREE$INITRD"
+chroot "$TREE" {list} "$INITRD"
+{UNPACKED}"#
     );
     on_a_debian(suite, &lines)
 }
@@ -329,7 +186,8 @@ fn the_lines_for_initramfs_tools_make_an_initrd_with_ironroot_in_it() {
         ],
     );
     holds_the_tools(&listed);
-    holds_the_modules(&listed);
+    runs_the_tools(&listed);
+    holds_the_modules("bookworm", &listed);
 }
 
 /// Nothing by itself, as MODULES=dep has nothing but what the building machine needs, and yet it is for another machine.
@@ -359,7 +217,7 @@ chroot "$TREE" lsinitramfs /boot/lab.img"#;
             "{driver} in {listed}"
         );
     }
-    holds_the_modules(&listed);
+    holds_the_modules("bookworm", &listed);
 }
 
 #[test]
@@ -380,9 +238,62 @@ fn matrix_the_lines_for_dracut_make_an_initrd_with_ironroot_in_it() {
             ],
         );
         holds_the_tools(&listed);
-        holds_the_modules(&listed);
+        runs_the_tools(&listed);
+        holds_the_modules(suite, &listed);
         // Nobody asked for another network program.
         holds(&listed, &["systemd-networkd.service"]);
         assert!(!listed.contains("bin/NetworkManager"), "{listed}");
+    }
+}
+
+/// dracut's busybox module of Debian 12 comes first and makes links to busybox of what it does not see in the initrd.
+#[test]
+fn a_busybox_that_is_there_already_stays_as_it_is() {
+    let script = r#"
+mkdir -p "$TREE/lab/initrd/usr/bin" "$TREE/lab/initrd/usr/sbin"
+chroot "$TREE" bash -euc '
+find_binary() { command -v "$1"; }
+inst_multiple() { local one; for one; do [ -L "$initdir$(command -v "$one")" ] || echo "takes $one"; done; }
+inst_libdir_file() { :; }
+initdir=/lab/initrd
+echo "the program" >$initdir/usr/bin/busybox
+for name in poweroff reboot halt mke2fs; do ln -s ../bin/busybox "$initdir$(command -v $name)"; done
+. /usr/lib/dracut/modules.d/50ironroot/module-setup.sh
+install_power
+install_tools
+cat $initdir/usr/bin/busybox
+for name in poweroff reboot halt; do cat "$initdir$(command -v $name)"; done
+'"#;
+    let said = with_both("bookworm", script);
+    assert!(said.contains("\nthe program\n"), "{said}");
+    assert!(said.contains("takes mke2fs\n"), "{said}");
+    for name in ["poweroff", "reboot", "halt"] {
+        let ours = format!("#!/bin/sh\nexec systemctl --force --force {name}\n");
+        assert!(said.contains(&ours), "{said}");
+    }
+}
+
+/// The same by dracut itself: an initrd without systemd whose shell is busybox.
+#[test]
+fn matrix_dracut_makes_an_initrd_of_busybox_without_systemd() {
+    for suite in ["bookworm", "trixie"] {
+        let script = r#"
+cp "$(command -v busybox)" "$TREE/usr/bin/busybox"
+INITRD=/boot/lab.img UNPACK=lsinitrd
+chroot "$TREE" dracut --quiet --force --no-hostonly --no-kernel --zstd --omit "systemd systemd-initrd dracut-systemd \
+    systemd-networkd systemd-udevd systemd-modules-load systemd-sysctl systemd-sysusers systemd-tmpfiles \
+    systemd-journald systemd-cryptsetup systemd-emergency systemd-battery-check crypt" \
+    --add "ironroot network-legacy busybox" --kver "$VERSION" "$INITRD" >&2
+"#;
+        let looked = r#"
+cmp "$TREE/usr/bin/busybox" "$root/usr/bin/busybox"
+chroot "$root" busybox true
+cat "$root$(chroot "$TREE" sh -c 'command -v poweroff')""#;
+        let said = with_both(suite, &format!("{script}{UNPACKED}{looked}"));
+        runs_the_tools(&said);
+        assert!(
+            said.ends_with("exec systemctl --force --force poweroff\n"),
+            "{said}"
+        );
     }
 }

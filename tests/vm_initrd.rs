@@ -50,7 +50,8 @@ fn keeps_a_preserved_path(name: &'static str, work: &'static str) {
         "subdir": "state",
         "format": "IfBlank",
     }]);
-    let words = served(&scenario, &config);
+    // A word about the network that says nothing of DHCP: the lease is asked for all the same.
+    let words = format!("{} nameserver=10.0.2.3", served(&scenario, &config));
     let console = Initrd(name).runs(&scenario, &words);
     let preserved = fact(&console, "preserved");
     assert_eq!(

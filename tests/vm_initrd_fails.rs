@@ -204,6 +204,20 @@ fn matrix_a_network_without_an_answer_in_dracut_with_network_legacy() {
     assert!(console.contains("no port has an address yet"), "{console}");
 }
 
+/// dracut 106 has a unit of its own that waits two minutes for a network which the operator switched off.
+#[test]
+fn matrix_a_network_that_is_off_is_waited_for_by_nobody() {
+    for name in ["trixie-networkd", "bookworm-networkd"] {
+        let scenario = initrd::scenario("fails-network-off");
+        let words = format!("ip=off ironroot.timeout=3s {CONFIG}");
+        let console = fails(Initrd(name), &scenario, 11, &words, &[]);
+        assert!(!console.contains("Wait for Network"), "{name}: {console}");
+        // For the boot itself on an emulated machine, and ironroot's own three.
+        let seconds = life(&console);
+        assert!(seconds < 60.0, "{name}: {seconds}: {console}");
+    }
+}
+
 /// An installation that is refused, and one whose image is damaged.
 #[test]
 fn matrix_a_disk_that_is_not_installed_in_dracut() {

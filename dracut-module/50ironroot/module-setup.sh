@@ -41,10 +41,12 @@ installkernel() {
 
 # The programs that ironroot may run are the ones it names itself, so the list here is never out of date.
 install_tools() {
-    local name purpose
+    local name purpose path
     "$IRONROOT" tools >"${DRACUT_TMPDIR:-$initdir}/ironroot-tools" || return 1
     while read -r name purpose; do
-        if find_binary "$name" >/dev/null; then
+        if path=$(find_binary "$name"); then
+            # Where busybox came first this is a link to it, which would stay; its mke2fs makes ext2 and nothing else.
+            if [[ -L $initdir$path && $(readlink "$initdir$path") == */busybox ]]; then rm -f "$initdir$path"; fi
             inst_multiple "$name"
         else
             dwarn "ironroot: $name is not installed here and so not in the initrd: it $purpose"
@@ -66,6 +68,9 @@ install_power() {
         [[ $(readlink -f "${dracutsysrootdir-}$path") == */systemctl ]] || continue
         inst_multiple systemctl
         mkdir -p "$initdir${path%/*}"
+        # Where busybox came first this is a link to it, and what is written through a link is busybox itself. busybox's own
+        # poweroff asks PID 1 by a signal, which a shell does not hear.
+        rm -f "$initdir$path"
         printf '#!/bin/sh\nexec systemctl --force --force %s\n' "$name" >"$initdir$path"
         chmod 755 "$initdir$path"
     done
@@ -86,7 +91,7 @@ install() {
     inst_script "$moddir/ironroot-ask" /sbin/ironroot-ask
     # Before kill-dhclient.sh, which ends what this one has started.
     inst_hook cleanup 05 "$moddir/cleanup-ironroot.sh"
-    inst_multiple mkdir rm sleep
+    inst_multiple mkdir rm rmdir sleep
     if dracut_module_included "systemd"; then
         inst_simple "$moddir/ironroot.service" "$systemdsystemunitdir/ironroot.service"
         "$SYSTEMCTL" -q --root "$initdir" add-requires initrd-root-fs.target ironroot.service || return 1
