@@ -334,13 +334,75 @@ fn several_kernels_are_refused_by_name() {
     let none = of_the_system(call, tree.path(), "");
     let said = String::from_utf8_lossy(&none.stderr).into_owned();
     assert!(said.contains("no kernel in the image"), "{said}");
-    for (version, good) in [("6.1.0-50-amd64", true), ("6.1.0-51-cloud-amd64", false)] {
+    let info = tree.path().join("var/lib/dpkg/info");
+    fs::create_dir_all(&info).unwrap();
+    for (version, good) in [
+        ("6.1.0-50-amd64", true),
+        ("6.1.0-51-cloud-amd64", false),
+        ("6.1.0-52-amd64", false),
+    ] {
         fs::create_dir_all(tree.path().join("lib/modules").join(version)).unwrap();
-        let out = of_the_system(call, tree.path(), "");
-        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
-        assert_eq!(out.status.success(), good, "{said}");
-        assert!(said.contains(version), "{said}");
+        // The package need not have the version's name. `apt-mark manual` is told it.
+        let package = format!("linux-image-{version}-unsigned");
+        let status = format!(
+            "Package: {package}\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\nMaintainer: a <a@b.c>\nDescription: a\n"
+        );
+        fs::write(tree.path().join("var/lib/dpkg/status"), status).unwrap();
+        let list = format!("/.\n/boot\n/boot/vmlinuz-{version}\n");
+        fs::write(info.join(format!("{package}.list")), list).unwrap();
+        // What customizes the system asks first, and in this way.
+        let first = "package=$(kernel_package \"$TREE\")\necho \"is $package\"";
+        for (call, says) in [(call, version), (first, &package)] {
+            let out = of_the_system(call, tree.path(), "");
+            let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+            assert_eq!(out.status.success(), good, "{said}");
+            let says = if good { says } else { "several kernels" };
+            assert!(said.contains(says) && said.contains(version), "{said}");
+        }
     }
+}
+
+#[test]
+fn updates_come_from_where_the_packages_came_from() {
+    let tree = tempfile::tempdir().unwrap();
+    let out = of_the_system("sources", tree.path(), "");
+    let text = String::from_utf8(out.stdout).unwrap();
+    let expected = "deb http://deb.debian.org/debian bookworm main non-free-firmware
+deb http://deb.debian.org/debian bookworm-updates main non-free-firmware
+deb http://security.debian.org/debian-security bookworm-security main non-free-firmware
+";
+    assert_eq!(text, expected);
+}
+
+/// With a mmdebstrap that fails.
+#[test]
+fn a_build_takes_away_only_what_it_made_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+    fs::create_dir_all(place("image.work")).unwrap();
+    fs::write(place("image.work/of-somebody"), "").unwrap();
+    fs::create_dir(place("bin")).unwrap();
+    let fails = "#!/bin/sh\nmkdir -p \"$PWD/../root\"; echo mmdebstrap-is-called >&2; exit 1\n";
+    fs::write(place("bin/mmdebstrap"), fails).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(place("bin/mmdebstrap"), mode).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let out = Command::new(project().join("scripts/build-image"))
+        .args(["--binary", "/bin/true", "--output"])
+        .arg(place("image"))
+        .env("PATH", format!("{}:{path}", place("bin").display()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success(), "{said}");
+    assert!(said.contains("mmdebstrap-is-called"), "{said}");
+    let mut left: Vec<_> = fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["bin", "image.work"]);
+    assert!(place("image.work/of-somebody").exists());
 }
 
 /// What the GUIDs are made of.

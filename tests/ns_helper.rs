@@ -1,7 +1,7 @@
 //! `ironroot initrd` as another PID 1 starts and ends it, in a mount namespace of its own. Needs root.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -116,6 +116,48 @@ fn a_pid_1_that_ends_the_helper_gets_a_reason_and_a_code() {
     assert_eq!(status.code(), Some(17), "{said}");
     assert!(said.contains("ended by SIGTERM while at work"), "{said}");
     assert!(said.contains("next:"), "{said}");
+}
+
+/// In an initrd without systemd stderr is the console; this one has been stopped (Ctrl-S), and full before the program
+/// starts.
+#[test]
+fn a_console_that_takes_nothing_does_not_stop_the_helper_in_an_initrd() {
+    let pty = nix::pty::openpty(None, None).unwrap();
+    let full = std::fs::File::from(pty.slave.try_clone().unwrap());
+    let flags = nix::fcntl::OFlag::O_NONBLOCK;
+    nix::fcntl::fcntl(&full, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+    while (&full).write(&[b'x'; 512]).is_ok() {}
+    nix::fcntl::fcntl(
+        &full,
+        nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty()),
+    )
+    .unwrap();
+    let script = r#"mount -t tmpfs tmp /run; mkdir /run/upper /run/work /run/sysroot; : >/run/upper/initrd-release
+        mount -t overlay -o lowerdir=/etc,upperdir=/run/upper,workdir=/run/work overlay /etc
+        echo ironroot.timeout=1s ironroot.config=http://127.0.0.1:9/c.json >/run/cmdline
+        mount --bind /run/cmdline /proc/cmdline; exec "$@""#;
+    let mut child = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-euc", script])
+        .arg("sh")
+        .arg(env!("CARGO_BIN_EXE_ironroot"))
+        .args(["initrd", "--sysroot", "/run/sysroot"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(full)
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > Duration::from_secs(40) {
+            child.kill().unwrap();
+            panic!("it did not end");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(status.code(), Some(11));
 }
 
 /// From the kernel command line and /etc/ironroot/keys to the exit code: nothing of a config counts that neither the

@@ -260,9 +260,14 @@ fn matrix_no_network_in_every_initrd_of_initramfs_tools() {
     });
 }
 
-/// Ends ironroot when it has made a mount and is at work, with the shell's own means: few programs are there.
+/// Ends ironroot when the image is on its way, which takes minutes from a server that is slow, with the shell's own means:
+/// few programs are there.
 const END: &str = r#"wait_for() { while ! "$@"; do sleep 1; done; }
-at_work() { while read -r _ at _; do [ "$at" != /run/ironroot/image ] || return 0; done </proc/mounts; return 1; }
+at_work() {
+    [ -e /run/ironroot/events.jsonl ] || return 1
+    while read -r event; do case $event in *'"event":"progress"'*) return 0 ;; esac; done </run/ironroot/events.jsonl
+    return 1
+}
 running() {
     for process in /proc/[0-9]*; do
         if read -r name <"$process/comm" && [ "$name" = ironroot ]; then echo "${process#/proc/}"; fi

@@ -1,10 +1,12 @@
 # shellcheck shell=bash
 # The system of the image as a tree of files. Needs log.sh, packages.sh, chroot.sh; SUITE, PARTS, KERNEL, PACKAGES, EXTRA, FILES, BINARY.
 
+COMPONENTS=main,non-free-firmware
+
 bootstrap() {
     local tree=$1 include=$KERNEL,$PACKAGES${EXTRA:+,$EXTRA}
     # INITRD=No: the kernel's package makes none; ours is made when everything is in its place.
-    as_root env INITRD=No timeout 2400 mmdebstrap --quiet --variant=minbase --components=main,non-free-firmware --include="$include" \
+    as_root env INITRD=No timeout 2400 mmdebstrap --quiet --variant=minbase --components="$COMPONENTS" --include="$include" \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-include=/usr/share/locale/locale.alias' \
@@ -16,16 +18,32 @@ newest_package() { find "$1/var/lib/dpkg/info" -name '*.md5sums' -printf '%Ts\n'
 
 # customize TREE: what makes a Debian this image.
 customize() {
+    local package
+    # Before anything else: several are refused.
+    package=$(kernel_package "$1")
     as_root cp -R --no-preserve=mode,ownership "$PARTS/etc" "$1/"
     in_tree "$1" sh -eu <"$PARTS/customize.sh" >&2
     # The kernel that the UKI has inside is one that autoremove would take, with its modules, after an upgrade.
-    in_tree "$1" apt-mark manual "linux-image-$(basename "$1"/lib/modules/*)" >&2
+    [ -z "$package" ] || in_tree "$1" apt-mark manual "$package" >&2
     as_root "$ROOT/scripts/install-module" --destdir "$1" --binary "$BINARY" --for dracut
     # Not the mirror that it was built from: that may be frozen, near, or have a password in it.
     as_root rm -rf "$1"/etc/apt/sources.list.d/*
-    printf 'deb http://deb.debian.org/debian %s main\ndeb http://deb.debian.org/debian %s-updates main\ndeb http://security.debian.org/debian-security %s-security main\n' \
-        "$SUITE" "$SUITE" "$SUITE" | as_root tee "$1/etc/apt/sources.list" >/dev/null
+    sources | as_root tee "$1/etc/apt/sources.list" >/dev/null
     [ -z "$FILES" ] || as_root cp -R --no-preserve=ownership "$FILES/." "$1/"
+}
+
+# sources: of the image's apt. Firmware that was packed gets its updates, too.
+sources() {
+    printf "deb http://deb.debian.org/debian %s ${COMPONENTS//,/ }\n" "$SUITE" "$SUITE-updates"
+    printf "deb http://security.debian.org/debian-security %s ${COMPONENTS//,/ }\n" "$SUITE-security"
+}
+
+# kernel_package TREE: which one brought its kernel; nothing for one that came by other means.
+kernel_package() {
+    local version owner
+    version=$(kernel_version "$1") || return
+    owner=$(dpkg-query --admindir="$1/var/lib/dpkg" -S "/boot/vmlinuz-$version" 2>/dev/null) || return 0
+    echo "${owner%%:*}"
 }
 
 # kernel_version TREE: of its one kernel. Which of several the image boots is nobody's guess.

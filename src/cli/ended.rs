@@ -43,6 +43,9 @@ pub(super) struct Before {
     /// A mount that was there before, by its id
     #[arg(long = "mount", value_name = "ID")]
     mounts: Vec<u64>,
+    /// What was mounted before is not known, so that no mount is taken away
+    #[arg(long)]
+    mounts_unknown: bool,
     /// A mapped device that was there before, by its name
     #[arg(long = "mapping", value_name = "NAME")]
     mappings: Vec<String>,
@@ -55,8 +58,12 @@ impl Before {
             sysroot: sysroot.to_owned(),
             ..Before::default()
         };
-        let mounts = mount::mounted().unwrap_or_default();
-        before.mounts = before.new_mounts(&mounts).map(|m| m.id).collect();
+        match mount::mounted() {
+            Ok(mounts) => {
+                before.mounts = before.new_mounts(&mounts).map(|m| m.id).collect();
+            }
+            Err(_) => before.mounts_unknown = true,
+        }
         before.mappings = mappings(Path::new("/"));
         before
     }
@@ -64,6 +71,9 @@ impl Before {
     /// The same as arguments of [`CLEAN_UP`].
     fn arguments(&self) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec![CLEAN_UP.into()];
+        if self.mounts_unknown {
+            all.push("--mounts-unknown".into());
+        }
         for id in &self.mounts {
             all.extend(["--mount".into(), id.to_string().into()]);
         }
@@ -81,7 +91,7 @@ impl Before {
         now.iter().rev().filter(move |entry| {
             let ours =
                 entry.target.starts_with(&self.sysroot) || entry.target.starts_with(mounts::RUN);
-            ours && !old.contains(&entry.id)
+            ours && !old.contains(&entry.id) && !self.mounts_unknown
         })
     }
 
@@ -212,11 +222,16 @@ mod tests {
         let before = Before {
             sysroot: "/sysroot".into(),
             mounts: vec![31, 21],
-            mappings: vec![],
+            ..Before::default()
         };
         let now = mount::parse_mountinfo(TABLE);
         let ids: Vec<u64> = before.new_mounts(&now).map(|entry| entry.id).collect();
         assert_eq!(ids, [43, 41, 40]);
+        let unknown = Before {
+            mounts_unknown: true,
+            ..before
+        };
+        assert_eq!(unknown.new_mounts(&now).count(), 0);
     }
 
     #[test]
@@ -225,6 +240,7 @@ mod tests {
             let before = Before {
                 sysroot: sysroot.into(),
                 mounts: vec![1, 4_294_967_296],
+                mounts_unknown: sysroot == "/sysroot",
                 mappings: vec!["ironroot-state-0".into(), "ironroot-a b".into()],
             };
             let read = Line::try_parse_from(before.arguments()).unwrap().before;

@@ -112,8 +112,14 @@ fn reporter(json: bool, cmdline: &Cmdline) -> Reporter {
         .recursive(true)
         .mode(0o700)
         .create(mounts::RUN);
-    let mut sinks = sinks(json);
-    if is_initrd() {
+    let initrd = is_initrd();
+    let stderr = if initrd {
+        console::bounded_stderr()
+    } else {
+        Box::new(std::io::stderr())
+    };
+    let mut sinks = sinks(json, stderr);
+    if initrd {
         sinks.extend(console::beside_the_last(cmdline));
     }
     sinks.extend(console::events());

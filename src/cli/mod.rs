@@ -178,11 +178,9 @@ fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print(&text)
 }
 
-/// People's lines on stderr; with `--json`, events on stdout as well.
-fn sinks(json: bool) -> Vec<Sink> {
-    let mut sinks = vec![Sink::Console(console::Console::new(vec![Box::new(
-        std::io::stderr(),
-    )]))];
+/// People's lines on `stderr`; with `--json`, events on stdout as well.
+fn sinks(json: bool, stderr: Box<dyn std::io::Write + Send>) -> Vec<Sink> {
+    let mut sinks = vec![Sink::Console(console::Console::new(vec![stderr]))];
     if json {
         sinks.push(Sink::JsonLines(jsonl::JsonLines::new(Box::new(
             std::io::stdout(),
@@ -227,7 +225,7 @@ fn install(cli: &Cli, one_off: &OneOff, common: &Common) -> ExitCode {
     if let Err(failure) = sys::mount::own_namespace() {
         log::debug!("{}", describe(&failure));
     }
-    let reporter = Reporter::new(sinks(cli.json));
+    let reporter = Reporter::new(sinks(cli.json, Box::new(std::io::stderr())));
     start(&reporter, "install");
     let cmdline = Cmdline::default();
     let amend = |config| one_off.amend(config);

@@ -6,7 +6,7 @@
 //! kernel is quiet, `debug` otherwise), and where it prints even `debug`, they stay out of the log.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,24 @@ pub fn beside_the_last(cmdline: &Cmdline) -> Option<Sink> {
     // Where none of them is there, the last one has had the line.
     consoles.fallback = Line::new(PathBuf::from("/dev/null"));
     Some(Sink::Console(Console::new(vec![Box::new(consoles)])))
+}
+
+/// stderr, with every write bounded where it is a terminal: in an initrd that is a console, and one that takes nothing
+/// (Ctrl-S, flow control with nobody there) would stop the work in the middle of a disk. It is opened anew, as whoever
+/// gave it to us may have it open too and does not expect writes that do not wait.
+pub fn bounded_stderr() -> Box<dyn Write + Send> {
+    let stderr = io::stderr();
+    if !stderr.is_terminal() {
+        return Box::new(stderr);
+    }
+    let mut line = Line::new(PathBuf::from("/proc/self/fd/2"));
+    if !line.put(b"") {
+        return Box::new(stderr);
+    }
+    Box::new(Consoles {
+        lines: vec![line],
+        fallback: Line::new(PathBuf::from("/dev/null")),
+    })
 }
 
 /// Every event as a line of [`EVENTS`], where that can be written.

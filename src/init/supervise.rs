@@ -399,6 +399,6 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(10));
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert!(!shell(&program, Path::new("/nowhere"), &reporter));
+        assert!(!shell(&program, &folder.path().join("nowhere"), &reporter));
     }
 }
