@@ -68,6 +68,7 @@ pub fn install(
         shape.guids = Guids::Keep;
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
+        shape.lasting = lasting.on_added();
         let keep_paths = keep_paths(lasting);
         notes.extend(tree_root::note(install));
         let beside = tree_root::Beside {
@@ -87,6 +88,7 @@ pub fn install(
     } else {
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
+        shape.lasting = lasting.on_added();
         steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
     }
     steps.extend([
@@ -246,6 +248,7 @@ fn shape(
         guids: install.guids,
         seed: facts.seed.clone(),
         taken: Vec::new(),
+        lasting: None,
     }
 }
 

@@ -27,6 +27,18 @@ pub struct Lasting {
     pub notes: Vec<String>,
 }
 
+impl Lasting {
+    /// An added partition on which paths last.
+    pub fn on_added(&self) -> Option<String> {
+        self.sources
+            .iter()
+            .find_map(|source| match &source.on_target {
+                Some(Named::Label(label)) => Some(label.clone()),
+                Some(Named::Number(_)) | None => None,
+            })
+    }
+}
+
 /// Decides for an installation on `disk`, of which `kept` stay and to which `added` come.
 pub fn decide(
     request: &Request,
