@@ -388,11 +388,28 @@ fn an_installed_disk_that_does_not_boot_ends_in_a_failure() {
             .iter()
             .any(|step| matches!(step, Step::ForgetDiskBoot))
     );
-    // Who starts it from here, or does not start it, is not told by the firmware.
-    assert_eq!(
-        ending(&plan_at("Kexec", Place::Init, 12)),
-        "next kexec reboot"
-    );
+    // Who is told again must be counted, and a firmware that takes nothing must end it.
+    let is_counted = |step: &Step, count: u8| match step {
+        Step::BootEntry {
+            required, tries, ..
+        } => *required && tries.is_some_and(|tries| tries.count == count),
+        _ => false,
+    };
+    assert!(is_counted(&plan_at("Reboot", Place::Init, 7).steps[2], 8));
+    // Who starts it from here at each network boot is not counted, unless that does not work.
+    for (then, start) in [("Kexec", "kexec"), ("Boot", "root")] {
+        let told = plan_at(then, Place::Init, 0);
+        assert_eq!(ending(&told), format!("next {start} next reboot"));
+        assert!(
+            matches!(told.steps[0], Step::BootEntry { required, tries, .. } if !required && tries.is_none())
+        );
+        assert!(is_counted(&told.steps[2], 1));
+        assert_eq!(
+            ending(&plan_at(then, Place::Init, 12)),
+            format!("next {start} give up")
+        );
+        assert_eq!(ending(&plan_at(then, Place::Running, 0)), "next reboot");
+    }
     assert_eq!(ending(&plan_at("PowerOff", Place::Init, 12)), "next off");
 }
 
@@ -442,13 +459,13 @@ fn what_comes_after_an_installation_and_after_a_second_network_boot() {
             "NetworkBootOnce",
             &own,
             "Kexec",
-            ["next kexec reboot", "kexec park", "kexec park"],
+            ["next kexec next reboot", "kexec park", "kexec park"],
         ),
         (
             "NetworkBootOnce",
             &own,
             "Boot",
-            ["next root reboot", "root park", "root park"],
+            ["next root next reboot", "root park", "root park"],
         ),
         (
             "NetworkBootOnce",

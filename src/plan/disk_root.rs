@@ -1,18 +1,24 @@
 //! The steps that put an image on a disk, and those that boot what is on it already.
 
-use std::path::PathBuf;
+mod ending;
+mod overwrite;
+mod second_boot;
 
 use super::layout::{Shape, twins};
-use super::refusal::{Refusal, summary};
-use super::step::{Changes, Esp, Handoff, Seen, Span, Start, Step, Switch, Target};
+use super::refusal::Refusal;
+use super::step::{Changes, Esp, Handoff, Seen, Span, Start, Step, Target};
 use super::teardown::{self, Teardown};
-use super::{Plan, clear, disk_boot, drift, keep, memory_root, preserve, target, tree_root};
+use super::{Plan, clear, keep, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
-use crate::config::wire::{BootPolicy, Efi, Guids, Overwrite, RecordPolicy, Wipe};
+use crate::config::wire::{BootPolicy, Guids, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
-use crate::host::{Disk, Facts, Firmware, Place, RecordFound, RecordIdentity};
+use crate::host::{Disk, Facts, Firmware, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, MIB, SectorSize};
+use ending::{boot_entry, handoff, start_installed};
+use overwrite::may_overwrite;
+
+pub use second_boot::boot_installed;
 
 /// Smaller devices are no disks for an operating system, and head, record and tail would overlap.
 const SMALLEST_DISK: Bytes = Bytes(4 * MIB);
@@ -66,9 +72,11 @@ pub fn install(
         shape.grow = None;
         // They are new in any case, and the tree is told them before the table is made.
         shape.guids = Guids::Keep;
+        notes.extend(twins::warning_of_kept(&kept, &shape.taken));
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         shape.lasting = lasting.on_added();
+        let look_ahead = lasting.look_ahead();
         let keep_paths = keep_paths(lasting);
         notes.extend(tree_root::note(install));
         let beside = tree_root::Beside {
@@ -76,6 +84,7 @@ pub fn install(
             first,
             root,
             open: kept_of(keep_paths.as_ref()),
+            look_ahead,
             keep_paths,
         };
         steps.extend(tree_root::steps(
@@ -154,16 +163,15 @@ fn body(
     lasting: preserve::lasting::Lasting,
 ) -> Vec<Step> {
     let image = &install.image;
-    let mut steps = vec![
-        Step::OpenImage {
-            locations: image.locations.iter().map(ToString::to_string).collect(),
-            digest: image.digest.clone(),
-            content_digest: image.content_digest.clone(),
-            record: install.record,
-            shape: Box::new(shape.clone()),
-        },
-        Step::WriteMark { record },
-    ];
+    let mut steps = vec![Step::OpenImage {
+        locations: image.locations.iter().map(ToString::to_string).collect(),
+        digest: image.digest.clone(),
+        content_digest: image.content_digest.clone(),
+        record: install.record,
+        shape: Box::new(shape.clone()),
+    }];
+    steps.extend(lasting.look_ahead());
+    steps.push(Step::WriteMark { record });
     let spared = clear::spared(disk, &kept);
     if !kept.is_empty() {
         steps.push(Step::ReplaceTable { kept, first });
@@ -292,108 +300,6 @@ fn kept_of(step: Option<&Step>) -> Vec<u32> {
         .collect()
 }
 
-/// The steps that boot what is installed on `disk`: no block device is written.
-pub fn boot_installed(
-    request: &Request,
-    install: &DiskInstall,
-    facts: &Facts,
-    disk: &Disk,
-    identity: &str,
-) -> Plan {
-    let mut notes = Vec::new();
-    if target::allowed(&install.select, facts).len() > 1 {
-        notes.push(format!(
-            "several disks match the selector; {} holds this installation",
-            disk.name
-        ));
-    }
-    let can_be_told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
-    let row = disk_boot::row(facts.machine.boot.as_ref(), facts.now);
-    // A machine that was told before and is here again may have a disk that does not boot.
-    let counts = request.then == Then::Reboot && can_be_told;
-    let is_back = counts && row.count >= disk_boot::TOLD;
-    let start = match request.then {
-        Then::Boot => Some(Start::Root),
-        Then::Kexec => Some(Start::Kexec),
-        // A firmware that cannot be told to boot the disk next need not be asked.
-        Then::Reboot if !can_be_told || is_back => Some(Start::Kexec),
-        Then::Reboot | Then::PowerOff | Then::Park => None,
-    };
-    let (kept, drift) = match &disk.record {
-        RecordFound::Installed(record) => {
-            (record.kept.clone(), drift::drift(&install.sections, record))
-        }
-        RecordFound::None | RecordFound::Mark(_) | RecordFound::Foreign { .. } => {
-            (Vec::new(), Vec::new())
-        }
-    };
-    notes.extend(drift::note(&drift));
-    let started = |start| start_installed(facts, &target_of(disk), start, kept.clone());
-    let mut steps = Vec::new();
-    if is_back {
-        let often = format!(
-            "this machine came back over the network {} times within a day after it was told to start the system on {}",
-            row.count, disk.name
-        );
-        notes.push(format!("{often}: its own kernel is started from here"));
-        steps.push(Step::CountStart {
-            tries: disk_boot::one_more(row),
-        });
-        steps.extend(start.and_then(started));
-        // Only where that fails the run goes on. The firmware is told again, but not for ever; the machine's next
-        // start after that tries once more: whoever switches it on wants to see it boot.
-        if row.count >= disk_boot::STARTED {
-            steps.extend([Step::ForgetDiskBoot, Step::GiveUp { reason: often }]);
-        } else {
-            steps.extend(boot_entry(install.efi, facts, esp_of(disk), vec![]));
-            steps.push(Step::Handoff(handoff(request.then)));
-        }
-    } else {
-        let entry = boot_entry(install.efi, facts, esp_of(disk), vec![]);
-        steps.extend(entry.map(|mut step| {
-            if let Step::BootEntry {
-                required,
-                tries,
-                otherwise,
-                ..
-            } = &mut step
-            {
-                *required = start.is_none();
-                *tries = counts.then(|| disk_boot::one_more(row));
-                *otherwise = tries.and_then(|_| started(Start::Kexec)).map(Box::new);
-            }
-            step
-        }));
-        steps.extend(start.and_then(started));
-        steps.push(Step::Handoff(match request.then {
-            // What starts nothing needs no firmware that can be told.
-            Then::PowerOff | Then::Park => handoff(request.then),
-            Then::Reboot | Then::Boot | Then::Kexec if can_be_told => handoff(request.then),
-            Then::Reboot | Then::Boot | Then::Kexec => Handoff::Park {
-                reason: format!(
-                    "{} holds this installation already; {}: put the disk first in the boot order",
-                    disk.name,
-                    if facts.machine.firmware == Firmware::Uefi {
-                        "`efi.bootNext` is off"
-                    } else {
-                        "this firmware cannot be told to boot it next"
-                    }
-                ),
-            },
-        }));
-    }
-    Plan {
-        summary: format!(
-            "this installation is on {} already: boot it, write nothing",
-            target_of(disk)
-        ),
-        identity: identity.to_owned(),
-        steps,
-        notes,
-        drift,
-    }
-}
-
 fn target_of(disk: &Disk) -> Target {
     Target {
         path: disk.path.clone(),
@@ -403,58 +309,6 @@ fn target_of(disk: &Disk) -> Target {
         sector: disk.sector.unwrap_or(SectorSize::S512),
         identity: DiskIdentity::of(disk),
     }
-}
-
-fn handoff(then: Then) -> Handoff {
-    match then {
-        // What starts from here restarts where that does not work.
-        Then::Reboot | Then::Boot | Then::Kexec => Handoff::Reboot,
-        Then::PowerOff => Handoff::PowerOff,
-        Then::Park => Handoff::Park {
-            reason: "`then` is Park".to_owned(),
-        },
-    }
-}
-
-/// Starts the system from here; on a running Linux nothing is started.
-fn start_installed(facts: &Facts, target: &Target, start: Start, kept: Vec<u32>) -> Option<Step> {
-    let (place, switch) = match &facts.place {
-        Place::Init => (PathBuf::from(memory_root::ROOT), Switch::Ours),
-        Place::Initrd { sysroot } => (sysroot.clone(), Switch::Initrds),
-        Place::Running => return None,
-    };
-    Some(Step::StartInstalled {
-        target: target.clone(),
-        start,
-        place,
-        init: facts.init.clone(),
-        switch,
-        kept,
-    })
-}
-
-fn boot_entry(efi: Efi, facts: &Facts, esp: Option<Esp>, replaced: Vec<String>) -> Option<Step> {
-    let wanted = efi.entry || efi.boot_next;
-    match facts.machine.firmware {
-        Firmware::Uefi if wanted => Some(Step::BootEntry {
-            efi,
-            description: "ironroot".to_owned(),
-            esp,
-            replaced,
-            required: false,
-            tries: None,
-            otherwise: None,
-        }),
-        Firmware::Uefi | Firmware::UefiWithoutVariables | Firmware::Bios => None,
-    }
-}
-
-/// The ESP of a disk that is installed already, from its own table.
-fn esp_of(disk: &Disk) -> Option<Esp> {
-    esp_in(
-        disk.table.partitions(),
-        disk.sector.unwrap_or(SectorSize::S512),
-    )
 }
 
 /// The first EFI system partition of `partitions`.
@@ -479,80 +333,5 @@ pub fn default_loader(arch: &str) -> Option<&'static str> {
         "aarch64" => Some("\\EFI\\BOOT\\BOOTAA64.EFI"),
         "riscv64" => Some("\\EFI\\BOOT\\BOOTRISCV64.EFI"),
         _ => None,
-    }
-}
-
-/// `kept`: what is kept; `None` where that is refused, which says more.
-fn may_overwrite(
-    overwrite: Overwrite,
-    disk: &Disk,
-    identity: &str,
-    kept: Option<&[TablePartition]>,
-) -> Result<(), Refusal> {
-    let refuse = |found: Vec<String>, allow| {
-        Err(Refusal::NotBlank {
-            disk: disk.name.clone(),
-            found,
-            allow,
-        })
-    };
-    if overwrite == Overwrite::Always {
-        return Ok(());
-    }
-    match &disk.record {
-        RecordFound::Mark(_) | RecordFound::Installed(_) if overwrite == Overwrite::IfOurs => {
-            return Ok(());
-        }
-        RecordFound::Mark(mark) if target::is_cut_off(disk, identity) => {
-            let Some(kept) = kept.filter(|kept| keep::forgets_one(&disk.table, mark, kept)) else {
-                return Ok(());
-            };
-            let mut found = vec![
-                "this installation was cut off here while it kept partitions that `disk.keep` does not name any more".to_owned(),
-            ];
-            let lost = disk.table.partitions().iter().filter(|p| !kept.contains(p));
-            found.extend(lost.map(keep::describe));
-            return refuse(found, "IfOurs");
-        }
-        RecordFound::Mark(mark) if mark.identity == identity => {
-            let mut found = summary(&disk.contents);
-            found.push(
-                "this installation was cut off here, and the disk was changed since".to_owned(),
-            );
-            return refuse(found, "IfOurs");
-        }
-        RecordFound::Mark(mark) => {
-            return refuse(
-                vec![format!(
-                    "another installation was cut off here (claim {:?})",
-                    mark.claim
-                )],
-                "IfOurs",
-            );
-        }
-        RecordFound::Installed(found) => {
-            return refuse(
-                vec![format!(
-                    "an installation by ironroot (claim {:?})",
-                    found.claim
-                )],
-                "IfOurs",
-            );
-        }
-        RecordFound::None | RecordFound::Foreign { .. } => {}
-    }
-    if let Some(why) = &disk.unreadable {
-        return refuse(vec![format!("it could not be read ({why})")], "Always");
-    }
-    let mut found = summary(&disk.contents);
-    if let RecordFound::Foreign { why } = &disk.record {
-        found.push(format!(
-            "a record of ironroot that does not count here: {why}"
-        ));
-    }
-    if found.is_empty() {
-        Ok(())
-    } else {
-        refuse(found, "Always")
     }
 }

@@ -132,6 +132,8 @@ pub(super) struct Beside<'a> {
     pub root: RootWish,
     /// The step that provides paths which last.
     pub keep_paths: Option<Step>,
+    /// The step that looks, before the first write, whether they can be provided.
+    pub look_ahead: Option<Step>,
     /// Numbers of kept partitions that it needs.
     pub open: Vec<u32>,
 }
@@ -221,6 +223,7 @@ pub(super) fn steps(
         shape,
         first,
         root: root_wish,
+        look_ahead,
         keep_paths,
         open,
     } = beside;
@@ -258,22 +261,21 @@ pub(super) fn steps(
         remove: Vec::new(),
         ..Changes::of(&install.changes)
     };
-    let mut steps = vec![
-        Step::OpenTree {
-            locations: if image.running {
-                vec![request::RUNNING.to_owned()]
-            } else {
-                image.locations.iter().map(ToString::to_string).collect()
-            },
-            digest: image.digest.clone(),
-            content_digest: image.content_digest.clone(),
-            table: table.clone(),
-            filesystem,
-            shape: Box::new(shape.clone()),
-            running,
+    let mut steps = vec![Step::OpenTree {
+        locations: if image.running {
+            vec![request::RUNNING.to_owned()]
+        } else {
+            image.locations.iter().map(ToString::to_string).collect()
         },
-        Step::WriteMark { record },
-    ];
+        digest: image.digest.clone(),
+        content_digest: image.content_digest.clone(),
+        table: table.clone(),
+        filesystem,
+        shape: Box::new(shape.clone()),
+        running,
+    }];
+    steps.extend(look_ahead);
+    steps.push(Step::WriteMark { record });
     if !shape.kept.is_empty() {
         steps.push(Step::ReplaceTable {
             kept: shape.kept.clone(),

@@ -13,6 +13,7 @@ use super::{kept, make_filesystem, teardown, wipe};
 use crate::config::wire::{ImageKind, RecordPolicy, Wipe};
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
+use crate::host::tables::TablePartition;
 use crate::image::boot::grub_core::BootCode;
 use crate::plan::keep::Copy;
 use crate::plan::layout::{self, Layout, Length, Shape, extend};
@@ -281,6 +282,19 @@ impl Stage {
             }
             other => Err(other.out_of_order("unpackTree")),
         }
+    }
+
+    /// Looks at what is kept before the first byte changes.
+    pub fn look_ahead(
+        self,
+        look: impl FnOnce(&TargetDisk, &[TablePartition]) -> Result<()>,
+    ) -> Result<Stage> {
+        match &self {
+            Stage::Opened(opened) => look(&opened.disk, &opened.head.layout().kept)?,
+            Stage::OpenedTree(opened) => look(opened.disk(), &opened.layout().kept)?,
+            _ => return Err(self.out_of_order("lookAtSources")),
+        }
+        Ok(self)
     }
 
     /// Writes the mark.

@@ -92,15 +92,13 @@ pub fn run(plan: &Plan, machine: &Machine<'_>) -> Result<Handoff> {
             step: name,
             text: step.to_string(),
         });
-        let started = started(step, &mut progress, machine).map_err(|f| f.in_step(name))?;
-        let carried = silence::broken(name, machine.reporter, || {
-            carry_or_instead(step, plan, &mut progress, machine)
-        });
-        let started = match (carried, started) {
-            (Ok(Some(handoff)), _) => Some(handoff),
-            (Ok(None), started) => started,
-            (Err(failure), _) => return Err(failure.in_step(name)),
-        };
+        let started = silence::broken(name, machine.reporter, || {
+            match started(step, &mut progress, machine)? {
+                Some(handoff) => Ok(Some(handoff)),
+                None => carry_or_instead(step, plan, &mut progress, machine),
+            }
+        })
+        .map_err(|f: Failure| f.in_step(name))?;
         machine.reporter.emit(Event::StepDone {
             step: name,
             milliseconds: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -157,6 +155,7 @@ fn carry_out(
         | Step::SettleTree { .. }
         | Step::InstallBootloader { .. }
         | Step::ChangeSystem { .. }
+        | Step::LookAtSources { .. }
         | Step::KeepPaths { .. }
         | Step::MakeFilesystem { .. }
         | Step::GrowFilesystem { .. }
@@ -432,6 +431,9 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         }),
         Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
             grow::file_system(working, machine.reporter)
+        }),
+        Step::LookAtSources { sources, bindings } => stage.look_ahead(|disk, kept| {
+            preserve::look_ahead::look_ahead((disk, kept), sources, bindings, machine.reporter)
         }),
         Step::KeepPaths { sources, bindings } => stage.work(step.name(), |working| {
             let system = installed_system(working, machine)?;

@@ -2,7 +2,7 @@
 
 use crate::config::wire::Guids;
 use crate::error::printable;
-use crate::host::tables::Table;
+use crate::host::tables::{Table, TablePartition};
 use crate::host::{Disk, DiskKind};
 
 /// The GUIDs of another disk of the machine.
@@ -33,19 +33,41 @@ pub fn warning(table: &Table, taken: &[Taken], wish: Guids) -> Option<String> {
     if wish == Guids::New {
         return None;
     }
-    let own = guids(table);
+    let disks = sharing(&guids(table), taken)?;
+    Some(format!(
+        "GUIDs of this image are on {disks} already: {EITHER}; `disk.guids: New` keeps them apart"
+    ))
+}
+
+/// The same of a disk that keeps partitions while all else on it is new.
+pub fn warning_of_kept(kept: &[TablePartition], taken: &[Taken]) -> Option<String> {
+    let own: Vec<String> = kept.iter().map(|p| p.partuuid.clone()).collect();
+    let disks = sharing(&own, taken)?;
+    Some(format!(
+        "GUIDs of partitions that are kept are on {disks} too: {EITHER}"
+    ))
+}
+
+/// The same of a disk that is booted as it is.
+pub fn warning_of_installed(disk: &Disk, disks: &[Disk]) -> Option<String> {
+    let others = sharing(&guids(&disk.table), &taken(disks, disk))?;
+    Some(format!(
+        "GUIDs of {} are on {others} too: {EITHER}; remove or erase the copy",
+        printable(&disk.name)
+    ))
+}
+
+const EITHER: &str = "a system that looks for its partitions by PARTUUID, and firmware whose boot entry names one, may take either disk";
+
+/// The disks that have one of `own`.
+fn sharing(own: &[String], taken: &[Taken]) -> Option<String> {
     let same = |guid: &String| own.iter().any(|o| o.eq_ignore_ascii_case(guid));
     let disks: Vec<String> = taken
         .iter()
         .filter(|taken| taken.guids.iter().any(same))
         .map(|taken| printable(&taken.disk))
         .collect();
-    (!disks.is_empty()).then(|| {
-        format!(
-            "GUIDs of this image are on {} already: a system that looks for its partitions by PARTUUID, and firmware whose boot entry names one, may take either disk; `disk.guids: New` keeps them apart",
-            disks.join(", ")
-        )
-    })
+    (!disks.is_empty()).then(|| disks.join(", "))
 }
 
 fn guids(table: &Table) -> Vec<String> {
@@ -63,7 +85,7 @@ fn guids(table: &Table) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::tables::{Mbr, PartitionKind, TablePartition};
+    use crate::host::tables::{Mbr, PartitionKind};
     use crate::units::{Bytes, MIB};
 
     fn table(signature: &str) -> Table {
@@ -103,6 +125,18 @@ mod tests {
         assert_eq!(warning(&table("deadbeef"), &found, Guids::New), None);
         // What the target itself held goes.
         assert_eq!(warning(&table("cafecafe"), &found, Guids::Keep), None);
+        // A tree has GUIDs of its own; what it keeps has not.
+        let kept = table("deadbeef").partitions().to_vec();
+        let said = warning_of_kept(&kept, &found).unwrap();
+        assert!(said.contains("on sdb, sdc too"), "{said}");
+        assert_eq!(
+            warning_of_kept(table("cafecafe").partitions(), &found),
+            None
+        );
+        // The second network boot sees the same.
+        let said = warning_of_installed(&path, &disks).unwrap();
+        assert!(said.contains("GUIDs of sdc are on sdb too"), "{said}");
+        assert_eq!(warning_of_installed(&disks[0], &disks), None);
         // Another path to the target is no other disk.
         let same = Disk {
             wwn: path.wwn.clone(),

@@ -156,6 +156,19 @@ impl fmt::Display for Step {
             Step::GrowFilesystem { partition } => {
                 write!(f, "grow the file system of partition {partition}")
             }
+            Step::LookAtSources { sources, bindings } => {
+                let devices: Vec<&str> = sources.iter().map(|s| s.name.as_str()).collect();
+                let paths: Vec<String> = bindings
+                    .iter()
+                    .map(|b| b.target.display().to_string())
+                    .collect();
+                write!(
+                    f,
+                    "look, without a write, whether {} can be provided from {}",
+                    paths.join(", "),
+                    devices.join(", ")
+                )
+            }
             Step::KeepPaths { sources, bindings } => {
                 f.write_str("in the installed system and its fstab:")?;
                 for source in sources {

@@ -188,6 +188,13 @@ pub enum Step {
         /// The partition, as the config names it.
         partition: Named,
     },
+    /// Look, while the old system is still there, whether preserved paths can be provided from what is kept.
+    LookAtSources {
+        /// Where they live: file systems that are there.
+        sources: Vec<SourceDevice>,
+        /// What they are.
+        bindings: Vec<Binding>,
+    },
     /// Make preserved paths ready, and have the installed system mount them at each of its boots.
     KeepPaths {
         /// Where they live.
@@ -364,6 +371,7 @@ impl Step {
             Step::ChangeSystem { .. } => "changeSystem",
             Step::MakeFilesystem { .. } => "makeFilesystem",
             Step::GrowFilesystem { .. } => "growFilesystem",
+            Step::LookAtSources { .. } => "lookAtSources",
             Step::KeepPaths { .. } => "keepPaths",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
@@ -413,6 +421,7 @@ impl Step {
             | Step::TakeDown { .. }
             | Step::ClaimDisk
             | Step::OpenImage { .. }
+            | Step::LookAtSources { .. }
             | Step::ReadBack
             | Step::OpenPartitions { .. }
             | Step::OpenTree { .. }
@@ -453,6 +462,7 @@ impl Step {
             | Step::TakeDown { .. }
             | Step::ClaimDisk
             | Step::OpenImage { .. }
+            | Step::LookAtSources { .. }
             | Step::WriteMark { .. }
             | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }
