@@ -54,13 +54,17 @@ struct Case {
 impl Case {
     /// A tree with the lab's kernel, and an initrd that tells its words and what is in the root.
     fn new(kind: &str, modules: &[&str]) -> Case {
+        Case::with_root_on("nvme0n1p2", kind, modules)
+    }
+
+    fn with_root_on(partition: &str, kind: &str, modules: &[&str]) -> Case {
         let case = Case {
             folder: tempfile::tempdir().unwrap(),
             disk: LoopDevice::sparse(1024, &[]),
         };
         let initrd = Initrd::new(case.path(), modules, &[]);
         fs::remove_file(initrd.root().join("ironroot")).unwrap();
-        let archive = initrd.archive(&SAYS.replace("KIND", kind));
+        let archive = initrd.archive(&SAYS.replace("KIND", kind).replace("nvme0n1p2", partition));
         for name in ["etc", "boot", "usr/bin", "usr/lib"] {
             fs::create_dir_all(case.path().join("tree").join(name)).unwrap();
         }
@@ -116,15 +120,15 @@ impl Case {
 
     /// What the console says when firmware without any entry starts the disk.
     fn boot(&self) -> String {
+        self.boot_by("uefi")
+    }
+
+    fn boot_by(&self, firmware: &str) -> String {
         let log = self.path().join("console.log");
         let disk = self.disk.backing().display();
         let output = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("qemu/run"))
-            .args([
-                "--firmware=uefi",
-                "--boot=disk",
-                "--net=none",
-                "--memory=512",
-            ])
+            .arg(format!("--firmware={firmware}"))
+            .args(["--boot=disk", "--net=none", "--memory=512"])
             .arg(format!("--disk={disk},bus=nvme,serial=x"))
             .arg(format!("--serial-log={}", log.display()))
             .args(["--timeout=120", "--quiet", "--no-reboot"])
@@ -170,6 +174,32 @@ fn grub_for_uefi_starts_a_tree_on_xfs() {
         fstab.contains(&format!("PARTUUID={root} / xfs ")),
         "{fstab}"
     );
+}
+
+#[test]
+fn matrix_grub_for_bios_starts_a_tree_from_an_mbr() {
+    let case = Case::with_root_on("nvme0n1p1", "ext4", &[]);
+    bash(
+        r#"mkdir -p usr/lib/grub && cp -a /usr/lib/grub/i386-pc usr/lib/grub/
+        cp -L "$(command -v grub-mkimage)" usr/bin/grub-mkimage
+        ldd usr/bin/grub-mkimage | grep -o '/[^ ]*' | while read -r lib; do install -D "$lib" ".$lib"; done"#,
+        &case.path().join("tree"),
+    );
+    let words = json!({ "append": ["console=ttyS0", "quiet", "two=words"] });
+    let config = case
+        .config("Grub")
+        .with("/disk/table", json!("mbr"))
+        .with("/disk/kernelArguments", words);
+    // This machine boots by BIOS, or by nothing.
+    config.install(&[]).succeeded();
+    let console = case.boot_by("bios");
+    let words = part(&console, "cmdline");
+    let signature = tool("sfdisk", &["--disk-id", case.disk.arg()]);
+    let root = format!("PARTUUID={}-01", signature.trim().trim_start_matches("0x"));
+    assert!(words.contains(&format!("root={root} ")), "{words}");
+    assert!(words.contains("two=words ironroot.skip"), "{words}");
+    let fstab = part(&console, "root");
+    assert!(fstab.contains(&format!("{root} / ext4 ")), "{fstab}");
 }
 
 // Of the images that CI makes none has a systemd-stub that reads addons.

@@ -219,7 +219,7 @@ pub struct Disk {
     pub partitions: Vec<Partition>,
     /// Whether disk and partitions keep the GUIDs of the image.
     pub guids: Guids,
-    /// Kind of the partition table that a tree's disk gets. Default: `gpt`.
+    /// Kind of the partition table that a tree's disk gets: `gpt`, or for BIOS machines `mbr`. Default: `gpt`.
     pub table: Option<TableKind>,
     /// How the system is made bootable.
     pub bootloader: Bootloader,

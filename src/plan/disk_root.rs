@@ -75,6 +75,7 @@ pub fn install(
         notes.extend(twins::warning_of_kept(&kept, &shape.taken));
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
+        shape.lasting = lasting.on_added();
         let look_ahead = lasting.look_ahead();
         let keep_paths = keep_paths(lasting);
         notes.extend(tree_root::note(install));
@@ -96,6 +97,7 @@ pub fn install(
     } else {
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
+        shape.lasting = lasting.on_added();
         steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
     }
     steps.extend([
@@ -254,6 +256,7 @@ fn shape(
         guids: install.guids,
         seed: facts.seed.clone(),
         taken: Vec::new(),
+        lasting: None,
     }
 }
 

@@ -2,6 +2,8 @@
 //! the rest. Pure arithmetic (UEFI specification 2.10, section 5.3). What is kept and what is added goes into it as
 //! it goes into the table of a disk image ([`super::layout`]): to that, this table is an image's.
 
+pub mod mbr;
+
 use flate2::Crc;
 use serde::Serialize;
 
@@ -13,7 +15,7 @@ use super::refusal::Refusal;
 use super::step::Target;
 use crate::config::quantity::{Amount, SizeText};
 use crate::config::request::Addition;
-use crate::config::wire::RecordPolicy;
+use crate::config::wire::{RecordPolicy, TableKind};
 use crate::host::seed::Seed;
 use crate::host::tables::TablePartition;
 use crate::image::fat;
@@ -24,6 +26,14 @@ pub const ESP: u32 = 1;
 
 /// Number of the root partition.
 pub const ROOT: u32 = 2;
+
+/// Number of the root partition in a table of this kind.
+pub const fn root(kind: TableKind) -> u32 {
+    match kind {
+        TableKind::Gpt => ROOT,
+        TableKind::Mbr => mbr::ROOT,
+    }
+}
 
 /// Number of the BIOS boot partition, out of the way of those that are added.
 pub const BIOS_BOOT: u32 = 14;
@@ -99,6 +109,15 @@ pub struct Wanted<'a> {
     pub kept: &'a [TablePartition],
 }
 
+impl Wanted<'_> {
+    /// Whether a partition has no size of its own.
+    fn takes_the_rest(&self) -> bool {
+        let is_sized = |size: &SizeText| matches!(size, SizeText::Amount(Amount::Bytes(_)));
+        !self.root_size.as_ref().is_some_and(is_sized)
+            || !self.add.iter().all(|addition| is_sized(&addition.size))
+    }
+}
+
 /// A partition of the fresh table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -122,13 +141,31 @@ pub struct NewPartition {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewTable {
-    /// Disk GUID.
+    /// Of which kind it is.
+    #[serde(skip_serializing_if = "is_gpt")]
+    pub kind: TableKind,
+    /// Disk GUID of a GPT.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub disk_guid: String,
+    /// Disk signature of an MBR, eight hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signature: Option<String>,
     /// The partitions, by number.
     pub partitions: Vec<NewPartition>,
 }
 
+/// For what is said only where it is no GPT.
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+pub(super) fn is_gpt(kind: &TableKind) -> bool {
+    *kind == TableKind::Gpt
+}
+
 impl NewTable {
+    /// The root's partition.
+    pub fn root(&self) -> Option<&NewPartition> {
+        self.partition(root(self.kind))
+    }
+
     /// The partition with this number.
     pub fn partition(&self, number: u32) -> Option<&NewPartition> {
         self.partitions.iter().find(|p| p.number == number)
@@ -164,7 +201,10 @@ pub fn partitions(
     }
     let esp = align_down(target.size.0 / 8).clamp(esp_least.min(ESP_SIZE), ESP_SIZE);
     let root_start = esp_start.saturating_add(esp);
-    let root = root_length(target, root_start, wanted)?;
+    // The backup table takes the last sectors, as much for what is kept as for everything.
+    let limit = keep::interim_places(target.size, target.sector)
+        .map_or(0, |(_, tail)| align_down(tail.start.0));
+    let root = root_length(target, root_start, (limit, wanted))?;
     let mut partitions = vec![
         NewPartition {
             number: ESP,
@@ -194,16 +234,19 @@ pub fn partitions(
         });
     }
     Ok(NewTable {
+        kind: TableKind::Gpt,
         disk_guid: guids.disk.clone(),
+        signature: None,
         partitions,
     })
 }
 
-/// How long the root is that begins at `start`.
-fn root_length(target: &Target, start: u64, wanted: &Wanted<'_>) -> Result<u64, Refusal> {
-    // The backup table takes the last sectors, as much for what is kept as for everything.
-    let limit = keep::interim_places(target.size, target.sector)
-        .map_or(0, |(_, tail)| align_down(tail.start.0));
+/// How long the root is that begins at `start`, where partitions end before `limit`.
+fn root_length(
+    target: &Target,
+    start: u64,
+    (limit, wanted): (u64, &Wanted<'_>),
+) -> Result<u64, Refusal> {
     // What is kept in front of the root is refused where both sides can be named.
     let behind = wanted.kept.iter().filter(|p| p.start.0 >= start);
     let next = behind.min_by_key(|p| p.start);
@@ -285,6 +328,11 @@ pub fn layout(
 /// The first MiB of an image with this table, which is as long as the disk.
 fn head(table: &NewTable, target: &Target) -> Option<Vec<u8>> {
     let sector = target.sector;
+    if table.kind == TableKind::Mbr {
+        let mut head = vec![0u8; usize::try_from(MIB).ok()?];
+        put(&mut head, 0, &mbr::lba0(table, target)?)?;
+        return Some(head);
+    }
     let places = Places::of(target)?;
     let mut array = vec![0u8; ARRAY];
     for partition in &table.partitions {

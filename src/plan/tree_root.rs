@@ -12,7 +12,7 @@ use super::step::{Changes, Step, Target};
 use super::{clear, tree_layout};
 use crate::config::quantity::SizeText;
 use crate::config::request::{self, Addition, DiskInstall, tree};
-use crate::config::wire::{Bootloader, ImageKind};
+use crate::config::wire::{Bootloader, ImageKind, TableKind};
 use crate::error::printable;
 use crate::host::tables::{self, Table};
 use crate::host::{Disk, Facts, Firmware, Machine, Place, RecordIdentity};
@@ -80,8 +80,12 @@ pub struct BootWish {
     pub arguments: Edit,
     /// PARTUUID of the root.
     pub root: String,
-    /// PARTUUID of the EFI system partition.
-    pub esp: String,
+    /// PARTUUID of the EFI system partition, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub esp: Option<String>,
+    /// The kind of the table.
+    #[serde(skip_serializing_if = "tree_layout::is_gpt")]
+    pub table: TableKind,
     /// What GRUB or the tree's own script is made for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
@@ -160,9 +164,7 @@ fn root_filesystem(
     table: &NewTable,
 ) -> Result<NewFileSystemKind, Refusal> {
     use request::preserve::NewFileSystem as Made;
-    let have = table
-        .partition(tree_layout::ROOT)
-        .map_or(Bytes::ZERO, |p| p.size);
+    let have = table.root().map_or(Bytes::ZERO, |p| p.size);
     match root.filesystem {
         None | Some(Made::Ext4) => Ok(NewFileSystemKind::Ext4),
         Some(Made::Xfs) if have >= XFS_LEAST => Ok(NewFileSystemKind::Xfs),
@@ -207,31 +209,45 @@ pub(super) fn steps(
             next: "put the words into the image, or use `disk.bootloader`: SystemdBoot",
         });
     }
-    let bios_boot = platform == Some(Platform::I386Pc);
-    if bios_boot && target.sector != SectorSize::S512 {
+    let on_bios = platform == Some(Platform::I386Pc);
+    if on_bios && target.sector != SectorSize::S512 {
         return Err(Refusal::CannotBoot {
             why: "no BIOS boots a disk with sectors of 4096 bytes".to_owned(),
             next: "use a disk with sectors of 512 bytes, or UEFI",
         });
     }
-    let guids = Guids::of(&facts.seed);
+    let kind = install.tree.table;
+    may_have_this_table(kind, &facts.machine, target)?;
+    let mut guids = Guids::of(&facts.seed);
     let Beside {
         shape,
         first,
-        root,
+        root: root_wish,
         look_ahead,
         keep_paths,
         open,
     } = beside;
     let wanted = Wanted {
         root_type: memory_root::identify::root_guid(arch),
-        root_size: root.size,
-        bios_boot,
+        root_size: root_wish.size,
+        bios_boot: on_bios && kind == TableKind::Gpt,
         add: &shape.add,
         kept: &shape.kept,
     };
-    let table = tree_layout::partitions(target, arch, &wanted, &guids)?;
-    let filesystem = root_filesystem(root, target, &table)?;
+    let (table, esp) = match kind {
+        TableKind::Gpt => {
+            let table = tree_layout::partitions(target, arch, &wanted, &guids)?;
+            (table, Some(guids.esp.clone()))
+        }
+        TableKind::Mbr => {
+            let signature = tree_layout::mbr::signature(&facts.seed);
+            guids.root = tree_layout::mbr::partuuid(signature);
+            let table = tree_layout::mbr::partitions(target, arch, &wanted, signature)?;
+            (table, None)
+        }
+    };
+    let root = tree_layout::root(kind);
+    let filesystem = root_filesystem(root_wish, target, &table)?;
     let running = image.running.then_some(RunningRoot {
         needs_kernel: match bootloader {
             Bootloader::Auto | Bootloader::Uki | Bootloader::SystemdBoot | Bootloader::Grub => true,
@@ -268,35 +284,34 @@ pub(super) fn steps(
     }
     let spared = clear::spared(disk, &shape.kept);
     steps.extend(disk_root::erase(disk, install.wipe, &spared));
+    let fat = esp.clone().map(|uuid| NewFileSystem {
+        partition: tree_layout::ESP,
+        kind: NewFileSystemKind::Fat,
+        label: "ESP",
+        uuid,
+    });
+    let own = NewFileSystem {
+        partition: root,
+        kind: filesystem,
+        label: "root",
+        uuid: guids.filesystem,
+    };
     steps.extend([
         Step::MakePartitions { table, kept: open },
         Step::MakeFileSystems {
-            filesystems: vec![
-                NewFileSystem {
-                    partition: tree_layout::ESP,
-                    kind: NewFileSystemKind::Fat,
-                    label: "ESP",
-                    uuid: guids.esp.clone(),
-                },
-                NewFileSystem {
-                    partition: tree_layout::ROOT,
-                    kind: filesystem,
-                    label: "root",
-                    uuid: guids.filesystem,
-                },
-            ],
+            filesystems: fat.into_iter().chain([own]).collect(),
         },
         Step::UnpackTree {
-            partition: tree_layout::ROOT,
+            partition: root,
             remember: image.verify_disk,
             running: image.running,
         },
     ]);
     steps.extend(image.verify_disk.then_some(Step::ReadBack));
     steps.push(Step::SettleTree {
-        partition: tree_layout::ROOT,
+        partition: root,
         root: guids.root.clone(),
-        esp: guids.esp.clone(),
+        esp: esp.clone(),
     });
     steps.extend(shape.add.iter().filter_map(|added| {
         Some(Step::MakeFilesystem {
@@ -314,7 +329,8 @@ pub(super) fn steps(
                 bootloader,
                 arguments: install.changes.arguments.clone(),
                 root: guids.root,
-                esp: guids.esp,
+                esp,
+                table: kind,
                 platform,
                 secure_boot: facts.machine.secure_boot,
                 fallback: default_loader(arch).map(str::to_owned),
@@ -327,7 +343,7 @@ pub(super) fn steps(
 
 /// Refuses what makes no sense with a tree, also where only the image's head told that it is one.
 fn sense_for_a_tree(install: &DiskInstall) -> Result<(), Refusal> {
-    let wrong = |grow| tree::wrong_to_grow(grow, &install.partitions);
+    let wrong = |grow| tree::wrong_to_grow(grow, install.tree.table, &install.partitions);
     if let Some(why) = install.grow.as_ref().and_then(wrong) {
         return Err(Refusal::NotATree {
             why: format!("`disk.grow`: {why}"),
@@ -344,6 +360,25 @@ fn sense_for_a_tree(install: &DiskInstall) -> Result<(), Refusal> {
             ),
         }),
     }
+}
+
+/// Refuses an MBR where nothing would boot from it.
+fn may_have_this_table(kind: TableKind, machine: &Machine, target: &Target) -> Result<(), Refusal> {
+    let next = "leave `disk.table` out: a GPT is what it gets then";
+    if kind == TableKind::Gpt {
+        return Ok(());
+    }
+    let why = if machine.firmware != Firmware::Bios {
+        "`disk.table`: mbr is for machines that boot by BIOS, and this one boots by UEFI"
+    } else if target.sector != SectorSize::S512 {
+        "an MBR is for sectors of 512 bytes, and this disk has others"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::CannotBoot {
+        why: why.to_owned(),
+        next,
+    })
 }
 
 /// Who starts the kernel on this machine, and what GRUB is made for, where it is GRUB. Refuses what is known to fail
@@ -486,16 +521,18 @@ pub fn adopt_running(size: Bytes, target: &Target, table: &NewTable) -> Result<(
 }
 
 fn fits(sure: u64, from: &str, target: &Target, table: &NewTable) -> Result<(), Refusal> {
-    let root = table
-        .partition(tree_layout::ROOT)
-        .map_or(Bytes::ZERO, |p| p.size);
+    let root = table.root().map_or(Bytes::ZERO, |p| p.size);
     if sure <= root.0 {
         return Ok(());
     }
     let beside = target.size.0.saturating_sub(root.0);
+    let esp = match table.kind {
+        TableKind::Gpt => ", with the EFI system partition",
+        TableKind::Mbr => "",
+    };
     Err(Refusal::TooSmall {
         disk: target.name.clone(),
-        what: format!("the root, {from}, with the EFI system partition"),
+        what: format!("the root, {from}{esp}"),
         need: Bytes(sure.saturating_add(beside)),
         have: target.size,
     })

@@ -13,6 +13,9 @@ use crate::plan::step::Span;
 use crate::stream::Verified;
 use crate::units::{Bytes, MIB};
 
+/// A sector to a BIOS, which is what starts code from there.
+const SECTOR: usize = 512;
+
 /// The head of an image, fitted to its disk and not written yet.
 #[derive(Debug)]
 pub struct HeadHold {
@@ -42,6 +45,13 @@ impl HeadHold {
         let place = self.layout.head.get_mut(..code.bytes().len());
         let place = place.ok_or_else(|| Failure::new(Class::Bug, "the head has no LBA 0"))?;
         place.copy_from_slice(code.bytes());
+        let loaded = code.core();
+        let end = SECTOR.saturating_add(loaded.len());
+        let place = self.layout.head.get_mut(SECTOR..end);
+        let place = place.ok_or_else(|| Failure::new(Class::Bug, "the head has no room"))?;
+        if !loaded.is_empty() {
+            place.copy_from_slice(loaded);
+        }
         Ok(())
     }
 

@@ -406,7 +406,12 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             root,
             esp,
         } => stage.work(step.name(), |working| {
-            tree_disk::settle(working.shared(), *partition, (root, esp), machine.reporter)
+            tree_disk::settle(
+                working.shared(),
+                *partition,
+                (root, esp.as_deref()),
+                machine.reporter,
+            )
         }),
         Step::InstallBootloader { wish } => stage.install_bootloader(|working| {
             tree_disk::install_bootloader(working.shared(), wish, machine.reporter)

@@ -21,10 +21,10 @@ fn defaults_are_the_careful_ones() {
 #[test]
 fn what_is_not_carried_out_is_refused_by_name() {
     let all = request(&format!(
-        r#"{IMAGE},"disk":{{"table":"mbr"}},"network":{{}}"#
+        r#"{IMAGE},"disk":{{}},"report":{{"events":true}},"network":{{}}"#
     ))
     .unwrap_err();
-    for key in ["network", "disk.table"] {
+    for key in ["network", "report.events"] {
         assert!(
             all.iter()
                 .any(|p| p == &format!("{key}: not supported in this version")),

@@ -7,10 +7,12 @@ use super::{Addition, Named, Problems, wire};
 use crate::config::quantity::{Amount, SizeText};
 
 /// What `disk` says of a tree alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeDisk {
     /// Who starts its kernel.
     pub bootloader: wire::Bootloader,
+    /// The kind of its partition table.
+    pub table: wire::TableKind,
 }
 
 /// Where the EFI system partition of a tree's disk is mounted.
@@ -63,10 +65,14 @@ fn root_among_partitions(disk: &wire::Disk, problems: &mut Problems) {
 pub const NO_ROOT_ON_FAT: &str = "a tree's root is on ext4 or xfs: vfat has no owners and no links";
 
 /// Why the partition that shall grow is none that does, beside `partitions`.
-pub fn wrong_to_grow(grow: &Named, partitions: &[Addition]) -> Option<&'static str> {
+pub fn wrong_to_grow(
+    grow: &Named,
+    table: wire::TableKind,
+    partitions: &[Addition],
+) -> Option<&'static str> {
     let is_root = match grow {
         Named::Label(label) => label == ROOT,
-        Named::Number(number) => *number == crate::plan::tree_layout::ROOT,
+        Named::Number(number) => *number == crate::plan::tree_layout::root(table),
     };
     let sized = partitions
         .iter()
@@ -94,11 +100,20 @@ pub(super) fn read(
         ),
         _ => {}
     }
-    if disk.table == Some(wire::TableKind::Gpt) && image.kind == wire::ImageKind::Disk {
-        problems.add("disk.table", "a disk image brings its own");
+    match (disk.table, image.kind) {
+        (Some(_), wire::ImageKind::Disk) => {
+            problems.add("disk.table", "a disk image brings its own");
+        }
+        (Some(wire::TableKind::Mbr), wire::ImageKind::Auto) => problems.add(
+            "disk.table",
+            "only with `image.kind`: Tree; a disk image brings its own",
+        ),
+        (Some(wire::TableKind::Mbr), wire::ImageKind::Tree) => mbr(disk, partitions, problems),
+        (None | Some(wire::TableKind::Gpt), _) => {}
     }
+    let table = disk.table.unwrap_or(wire::TableKind::Gpt);
     if tree {
-        if let Some(why) = grow.and_then(|grow| wrong_to_grow(grow, partitions)) {
+        if let Some(why) = grow.and_then(|grow| wrong_to_grow(grow, table, partitions)) {
             problems.add("disk.grow", why);
         }
         root_among_partitions(disk, problems);
@@ -127,5 +142,41 @@ pub(super) fn read(
     }
     TreeDisk {
         bootloader: disk.bootloader,
+        table,
+    }
+}
+
+/// What an MBR cannot have.
+fn mbr(disk: &wire::Disk, partitions: &[Addition], problems: &mut Problems) {
+    if !disk.keep.is_empty() {
+        problems.add(
+            "disk.keep",
+            "a partition is kept in a GPT only: leave `disk.table` out",
+        );
+    }
+    match disk.bootloader {
+        wire::Bootloader::Uki | wire::Bootloader::SystemdBoot => problems.add(
+            "disk.bootloader",
+            "UEFI starts it, and `disk.table`: mbr is for machines that boot by BIOS",
+        ),
+        wire::Bootloader::Auto
+        | wire::Bootloader::Grub
+        | wire::Bootloader::ImageScript
+        | wire::Bootloader::None => {}
+    }
+    let others = partitions.iter().filter(|p| p.label != ROOT).count();
+    if others > 3 {
+        problems.add(
+            "disk.partitions",
+            format!("an MBR has four partitions, one of which is the root: three others, and not {others}"),
+        );
+    }
+    for (i, addition) in partitions.iter().enumerate() {
+        if crate::plan::layout::mbr::kind_of(&addition.kind).is_none() {
+            problems.add(
+                &format!("disk.partitions[{i}].type"),
+                "an MBR has no such type: linux, home, srv, var, tmp, swap, lvm, raid",
+            );
+        }
     }
 }

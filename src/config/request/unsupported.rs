@@ -35,14 +35,12 @@ pub(super) fn refuse(config: &wire::BootConfig, problems: &mut Problems) {
             record: _,
             partitions: _,
             guids: _,
-            table,
+            table: _,
             bootloader: _,
             efi: _,
             kernel_arguments: _,
             files: _,
         } = disk;
-        // A GPT is what a tree's disk gets.
-        problems.unsupported("disk.table", *table == Some(wire::TableKind::Mbr));
     }
     if let Some(report) = report {
         let wire::Report {

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use crate::image::record;
 use crate::units::Bytes;
 
 /// Size of a sector to a BIOS.
@@ -74,19 +75,47 @@ impl Platform {
 
 /// The code in front of a table in LBA 0. Only what holds the head back writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BootCode(Box<[u8; CODE]>);
+pub struct BootCode {
+    code: Box<[u8; CODE]>,
+    /// What it loads, where that stands right behind LBA 0.
+    core: Vec<u8>,
+}
 
 impl BootCode {
     /// As it was read from a file of at most so many bytes; `None` where there are more.
     pub fn read(bytes: &[u8]) -> Option<BootCode> {
         let mut code = Box::new([0; CODE]);
         code.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(BootCode(code))
+        Some(BootCode {
+            code,
+            core: Vec::new(),
+        })
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        self.0.as_slice()
+        self.code.as_slice()
+    }
+
+    /// The same, and the core that it loads from the sectors behind LBA 0, in front of the record of the installation.
+    ///
+    /// # Errors
+    /// The core is too long for that.
+    pub fn with_core(mut self, core: Vec<u8>) -> Result<BootCode, String> {
+        let room = record::OFFSET.saturating_sub(SECTOR as u64);
+        if core.len() as u64 > room {
+            return Err(format!(
+                "the core has {} bytes, and in front of the first partition are {room}",
+                core.len()
+            ));
+        }
+        self.core = core;
+        Ok(self)
+    }
+
+    /// What stands right behind LBA 0.
+    pub fn core(&self) -> &[u8] {
+        &self.core
     }
 }
 

@@ -50,6 +50,11 @@ impl Entry {
         get64(&self.0, FIRST).unwrap_or_default()
     }
 
+    /// Last block.
+    pub fn last(&self) -> u64 {
+        get64(&self.0, LAST).unwrap_or_default()
+    }
+
     /// Sets the last block.
     pub fn set_last(&mut self, last: u64) {
         put(&mut self.0, LAST, &last.to_le_bytes());

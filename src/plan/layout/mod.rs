@@ -12,6 +12,7 @@ pub mod extend;
 pub mod gpt;
 pub mod header;
 pub mod kept;
+pub mod mbr;
 pub mod space;
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,9 @@ pub struct Shape {
     /// Disk GUID of the table that lists only what is kept.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub interim_guid: String,
+    /// An added partition on which paths last.
+    #[serde(skip)]
+    pub lasting: Option<String>,
     /// GUIDs of the machine's other disks.
     #[serde(skip)]
     pub taken: Vec<twins::Taken>,
@@ -184,56 +188,12 @@ pub fn adopt(
     if record == RecordPolicy::Required {
         room_for_record(head, &table)?;
     }
-    if let Table::Gpt(table) = &table {
-        return gpt::adopt(head, table, length, target, shape, kept);
+    match &table {
+        Table::Gpt(table) => gpt::adopt(head, table, length, target, shape, kept),
+        Table::Mbr(table) => mbr::adopt(head, table, length, target, shape),
+        // Refused above.
+        Table::None | Table::Damaged { .. } => Err(not_an_image("it has no table".to_owned())),
     }
-    only_with_a_gpt(shape, target)?;
-    for p in table.partitions() {
-        let end = p.start.checked_add(p.size).unwrap_or(Bytes(u64::MAX));
-        if end > target.size {
-            return Err(too_small(
-                target,
-                &format!("partition {} of the image", p.number),
-                end,
-            ));
-        }
-    }
-    let mut new_head = head.to_vec();
-    if shape.guids == Guids::New {
-        sign(&mut new_head, &shape.seed);
-    }
-    Ok(Layout {
-        table: read_head(&new_head, target),
-        head: new_head,
-        image: table,
-        ..Layout::default()
-    })
-}
-
-/// What an MBR has no room for.
-fn only_with_a_gpt(shape: &Shape, target: &Target) -> Result<(), Refusal> {
-    let next = "use an image with a GPT";
-    if let Some(kept) = shape.kept.first() {
-        return Err(Refusal::Keep {
-            disk: target.name.clone(),
-            what: format!(
-                "{} is to be kept, and the image has an MBR, which cannot list it",
-                super::keep::describe(kept)
-            ),
-            next,
-        });
-    }
-    let key = match (&shape.grow, shape.add.as_slice()) {
-        (Some(_), _) => "disk.grow",
-        (None, [_, ..]) => "disk.partitions",
-        (None, []) => return Ok(()),
-    };
-    Err(Refusal::Partitions {
-        what: format!(
-            "`{key}` is given, and the image has an MBR, of which this version changes nothing but the signature"
-        ),
-        next,
-    })
 }
 
 /// A new disk signature of an MBR, which no disk has as zero.

@@ -273,17 +273,136 @@ fn new_guids_are_new_and_nothing_else_changes() {
     for shape in [
         keeping(vec![partition(3, 10, 12, "data")]),
         Shape {
-            grow: Some(Named::Number(1)),
+            add: vec![Addition {
+                kind: "21686148-6449-6e6f-744e-656564454649".to_owned(),
+                ..addition("a", SizeText::Rest)
+            }],
             ..Shape::default()
         },
         Shape {
             add: vec![addition("a", SizeText::Rest)],
+            lasting: Some("a".to_owned()),
             ..Shape::default()
         },
     ] {
         let refusal = adopted(&mbr, 4, &target(20, SectorSize::S512), &shape).unwrap_err();
         assert!(refusal.to_string().contains("has an MBR"), "{refusal}");
     }
+}
+
+/// A head of 1 MiB with an MBR: number, type, first MiB, the MiB behind the last.
+fn mbr_head(entries: &[(usize, u8, u32, u32)]) -> Vec<u8> {
+    let mut head = vec![0; 1 << 20];
+    head[440..444].copy_from_slice(&0xcafe_cafe_u32.to_le_bytes());
+    for (number, kind, from, to) in entries {
+        let at = 446 + (number - 1) * 16;
+        head[at] = if *number == 1 { 0x80 } else { 0 };
+        head[at + 4] = *kind;
+        head[at + 8..at + 12].copy_from_slice(&(from * 2048).to_le_bytes());
+        head[at + 12..at + 16].copy_from_slice(&((to - from) * 2048).to_le_bytes());
+    }
+    head[510..512].copy_from_slice(&[0x55, 0xaa]);
+    head
+}
+
+/// What another reader sees: number, type, active, first MiB, MiB.
+fn mbr_seen(head: &[u8]) -> Vec<(usize, u8, bool, u32, u32)> {
+    let mbr = mbrman::MBRHeader::read_from(&mut std::io::Cursor::new(&head[..512])).unwrap();
+    mbr.iter()
+        .filter(|(_, p)| p.is_used())
+        .map(|(i, p)| {
+            assert_eq!((p.starting_lba % 2048, p.sectors % 2048), (0, 0));
+            (
+                i,
+                p.sys,
+                p.is_active(),
+                p.starting_lba / 2048,
+                p.sectors / 2048,
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn partitions_of_an_mbr_grow_and_are_added_up_to_four() {
+    let size = |text: &str| text.parse::<SizeText>().unwrap();
+    let target = target(40, SectorSize::S512);
+    let head = mbr_head(&[(1, 0x83, 1, 4), (3, 0x0c, 4, 8)]);
+    let wish = |grow: Option<u32>, add: &[(&str, &str)]| {
+        let add = add.iter().map(|(label, text)| addition(label, size(text)));
+        let shape = Shape {
+            grow: grow.map(Named::Number),
+            add: add.collect(),
+            seed: Seed::random().unwrap(),
+            ..Shape::default()
+        };
+        adopted(&head, 10, &target, &shape)
+    };
+    let layout = wish(None, &[("a", "5MiB"), ("b", "Rest")]).unwrap();
+    // Behind the image, which is longer than its last partition.
+    let rows = [
+        (1, 0x83, true, 1, 3),
+        (2, 0x83, false, 10, 5),
+        (3, 0x0c, false, 4, 4),
+        (4, 0x83, false, 15, 25),
+    ];
+    assert_eq!(mbr_seen(&layout.head), rows);
+    assert_eq!(layout.head[..446], head[..446]);
+    assert_eq!(layout.head[512..], head[512..]);
+    let names: Vec<_> = layout
+        .added
+        .iter()
+        .map(|a| (a.number, a.label.as_str()))
+        .collect();
+    assert_eq!(names, [(2, "a"), (4, "b")]);
+    assert_eq!(layout.tail, None);
+
+    let layout = wish(Some(3), &[("a", "5MiB")]).unwrap();
+    let rows = [
+        (1, 0x83, true, 1, 3),
+        (2, 0x83, false, 35, 5),
+        (3, 0x0c, false, 4, 31),
+    ];
+    assert_eq!(mbr_seen(&layout.head), rows);
+    assert_eq!(layout.grown, Some(3));
+
+    let refused = |layout: Result<Layout, Refusal>, why: &str| {
+        let text = layout.unwrap_err().to_string();
+        assert!(text.contains(why), "{text}");
+    };
+    let three = [("a", "1MiB"), ("b", "1MiB"), ("c", "1MiB")];
+    refused(
+        wish(None, &three),
+        "has room for 4 partitions, and none is left for \"c\"",
+    );
+    refused(wish(Some(2), &[]), "the image has no such partition");
+    refused(wish(None, &[("a", "31MiB")]), "there is no room on");
+    // A chain of logical partitions is left alone.
+    let extended = mbr_head(&[(1, 0x83, 1, 4), (2, 0x05, 4, 8)]);
+    let shape = Shape {
+        grow: Some(Named::Number(2)),
+        ..Shape::default()
+    };
+    refused(
+        adopted(&extended, 10, &target, &shape),
+        "only primary partitions grow",
+    );
+}
+
+#[test]
+fn an_mbr_reaches_two_tebibytes() {
+    let head = mbr_head(&[(1, 0x83, 1, 4)]);
+    let shape = Shape {
+        add: vec![addition("rest", SizeText::Rest)],
+        ..Shape::default()
+    };
+    let mut target = target(0, SectorSize::S512);
+    target.size = Bytes(3 << 40);
+    let layout = adopted(&head, 4, &target, &shape).unwrap();
+    assert_eq!(
+        mbr_seen(&layout.head)[1],
+        (2, 0x83, false, 4, (2 << 20) - 4)
+    );
 }
 
 /// The writes of a reinstallation, in their order, the last of them torn at every block.

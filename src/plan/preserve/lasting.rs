@@ -28,6 +28,16 @@ pub struct Lasting {
 }
 
 impl Lasting {
+    /// An added partition on which paths last.
+    pub fn on_added(&self) -> Option<String> {
+        self.sources
+            .iter()
+            .find_map(|source| match &source.on_target {
+                Some(Named::Label(label)) => Some(label.clone()),
+                Some(Named::Number(_)) | None => None,
+            })
+    }
+
     /// What can be asked before the first write: required paths on file systems that are there already.
     pub fn look_ahead(&self) -> Option<Step> {
         let is_there = |source: &&SourceDevice| {

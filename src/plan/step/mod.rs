@@ -157,8 +157,9 @@ pub enum Step {
         partition: u32,
         /// PARTUUID of the root.
         root: String,
-        /// PARTUUID of the EFI system partition.
-        esp: String,
+        /// PARTUUID of the EFI system partition, where there is one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        esp: Option<String>,
     },
     /// Put what starts the tree's kernel onto the disk.
     InstallBootloader {

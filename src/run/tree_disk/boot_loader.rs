@@ -36,7 +36,7 @@ const LOADER_CONF: &str = "timeout 1\n";
 /// Installs what `wish` asks for, as far as the tree in the root partition has it.
 /// What of it stands in LBA 0 is the answer.
 pub fn install(shared: &Shared, wish: &BootWish, reporter: &Reporter) -> Result<Option<BootCode>> {
-    let rooted = Rooted::mount(shared.node(tree_layout::ROOT)?)?;
+    let rooted = Rooted::mount(shared.node(tree_layout::root(wish.table))?)?;
     let tree = Tree {
         root: rooted.root(),
         rooted: &rooted,
@@ -215,8 +215,8 @@ impl Tree<'_> {
         grub.files(self.root, &self.title()?, &kernel, &options)?;
         grub::remember(self.root, &self.wish.arguments)?;
         self.remember_words()?;
-        let node = self.shared.node(tree_layout::ROOT)?;
-        let code = match grub.core(self.rooted, node, self.shared)? {
+        let node = self.shared.node(tree_layout::root(self.wish.table))?;
+        let code = match grub.core(self.rooted, (node, self.wish.table), self.shared)? {
             Core::Bios(code) => Some(code),
             Core::Efi(program) => {
                 let (file, node) = self.esp()?;
@@ -375,7 +375,8 @@ impl Tree<'_> {
 
     fn fill<'f>(&self, file: &'f File, node: &Node) -> Result<Esp<'f>> {
         let sector = self.shared.disk()?.target().sector;
-        Esp::new(file, node, sector, &self.wish.esp)
+        let esp = self.wish.esp.as_deref().unwrap_or_default();
+        Esp::new(file, node, sector, esp)
     }
 
     fn copy(&self, esp: &mut Esp<'_>, from: &Path, to: &str) -> Result<()> {

@@ -12,6 +12,7 @@ use super::inside::Inside;
 use super::kernels::Kernel;
 use super::loader_entry::{SKIP, grub_cfg};
 use super::rooted::{self, Rooted};
+use crate::config::wire::TableKind;
 use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::image::boot::arguments::Edit;
 use crate::image::boot::grub;
@@ -20,7 +21,7 @@ use crate::plan::tree_layout;
 use crate::run::partitions::{Node, Shared};
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::block;
-use crate::units::Bytes;
+use crate::units::{Bytes, SectorSize};
 
 /// The program that makes a core, and the directory of GRUB's files that goes with it. Debian and most others; Fedora
 /// and SUSE.
@@ -38,7 +39,7 @@ const MODULE_FOLDERS: [&str; 3] = ["usr/lib/grub", "usr/share/grub2", "usr/lib/g
 pub const PLACES: &str = "/usr/bin/grub-mkimage or grub2-mkimage, and /usr/lib/grub/PLATFORM or /usr/share/grub2/PLATFORM";
 
 /// What finds grub.cfg and starts Linux. With these in the core nothing else has to be read to boot.
-const REQUIRED: [&str; 5] = ["part_gpt", "normal", "linux", "configfile", "search"];
+const REQUIRED: [&str; 4] = ["normal", "linux", "configfile", "search"];
 
 /// What else a grub.cfg uses, where the tree has it.
 const OPTIONAL: [&str; 9] = [
@@ -105,7 +106,12 @@ impl Grub {
     }
 
     /// Makes the core, and puts it where it is started from as far as that is no file of the EFI system partition.
-    pub fn core(&self, rooted: &Rooted, node: &Node, shared: &Shared) -> Result<Core> {
+    pub fn core(
+        &self,
+        rooted: &Rooted,
+        (node, table): (&Node, TableKind),
+        shared: &Shared,
+    ) -> Result<Core> {
         let root = rooted.root();
         let has =
             |module: &&str| rooted::is_file(root, &self.modules.join(format!("{module}.mod")));
@@ -114,12 +120,16 @@ impl Grub {
         } else {
             &["biosdisk"]
         };
+        let (reader, scheme) = match table {
+            TableKind::Gpt => ("part_gpt", "gpt"),
+            TableKind::Mbr => ("part_msdos", "msdos"),
+        };
         // Of its drivers the one for ext2 reads ext4.
         let driver = match rooted::kind(node)? {
             "xfs" => "xfs",
             _ => "ext2",
         };
-        let own = own.iter().chain(&REQUIRED).chain([&driver]);
+        let own = own.iter().chain(&REQUIRED).chain([&reader, &driver]);
         let required: Vec<&str> = own.copied().collect();
         if let Some(missing) = required.iter().find(|module| !has(module)) {
             return Err(Failure::new(
@@ -130,7 +140,8 @@ impl Grub {
         }
         let modules = format!("/{}", self.modules.display());
         // On the disk that the firmware started from, whatever else is in the machine.
-        let prefix = format!("(,gpt{})/{}", tree_layout::ROOT, self.directory);
+        let root_number = tree_layout::root(table);
+        let prefix = format!("(,{scheme}{root_number})/{}", self.directory);
         let out = "/run/core.img";
         let mut args = vec![
             "-O",
@@ -143,7 +154,11 @@ impl Grub {
             &prefix,
         ];
         args.extend(&required);
-        args.extend(OPTIONAL.iter().filter(|module| has(module)));
+        args.extend(
+            OPTIONAL
+                .iter()
+                .filter(|module| **module != reader && has(module)),
+        );
         let inside = Inside::of(rooted, node, shared)?;
         let program = format!("/{}", self.maker);
         let (output, status, run) = inside.execute(&program, &args, &[], MAKE)?;
@@ -163,14 +178,25 @@ impl Grub {
         }
         let boot = self.modules.join("boot.img");
         let boot = root.read(&boot, Walk::InRoot, MODULE)?;
-        let node = shared.node(tree_layout::BIOS_BOOT)?;
-        let placed = grub_core::place(&boot, &core, node.place.start);
-        let (start, core) = placed.map_err(|why| {
+        let wrong = |why| {
             Failure::new(Class::Integrity, format!("the tree's GRUB: {why}"))
                 .hint("check the GRUB of the image; the disk does not boot now")
-        })?;
-        embed(node, core)?;
-        Ok(Core::Bios(start))
+        };
+        match table {
+            TableKind::Gpt => {
+                let node = shared.node(tree_layout::BIOS_BOOT)?;
+                let placed = grub_core::place(&boot, &core, node.place.start);
+                let (start, core) = placed.map_err(wrong)?;
+                embed(node, core)?;
+                Ok(Core::Bios(start))
+            }
+            // Between the table and the first partition, which is written with the table.
+            TableKind::Mbr => {
+                let placed = grub_core::place(&boot, &core, Bytes(SectorSize::S512.get()));
+                let (start, core) = placed.map_err(wrong)?;
+                Ok(Core::Bios(start.with_core(core).map_err(wrong)?))
+            }
+        }
     }
 
     /// Puts GRUB's files into the root: modules for what a later grub.cfg asks for, and the grub.cfg.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::inside::{self, Inside};
 use super::rooted::{self, Rooted};
+use crate::config::wire::TableKind;
 use crate::error::{Class, Context as _, Failure, Result, chain, printable};
 use crate::image::boot::grub_core::{BootCode, Platform};
 use crate::init::modules;
@@ -46,8 +47,11 @@ pub fn run(
     options: &str,
     reporter: &Reporter,
 ) -> Result<Option<BootCode>> {
-    let root = shared.node(tree_layout::ROOT)?;
-    let esp = shared.node(tree_layout::ESP)?;
+    let root = shared.node(tree_layout::root(wish.table))?;
+    let esp = match wish.esp {
+        Some(_) => Some(shared.node(tree_layout::ESP)?),
+        None => None,
+    };
     let bios = wish.platform == Some(Platform::I386Pc);
     let mut env = vec![
         (
@@ -56,18 +60,20 @@ pub fn run(
         ),
         ("IRONROOT_ROOT", inside::path(root)),
         ("IRONROOT_ROOT_PARTUUID", wish.root.clone()),
-        ("IRONROOT_ESP", inside::path(esp)),
-        ("IRONROOT_ESP_PARTUUID", wish.esp.clone()),
         ("IRONROOT_CMDLINE", options.to_owned()),
         ("IRONROOT_BOOT_CODE", format!("/run/{BOOT_CODE}")),
     ];
-    if bios {
+    if let (Some(node), Some(partuuid)) = (esp, &wish.esp) {
+        env.push(("IRONROOT_ESP", inside::path(node)));
+        env.push(("IRONROOT_ESP_PARTUUID", partuuid.clone()));
+    }
+    if bios && wish.table == TableKind::Gpt {
         let node = shared.node(tree_layout::BIOS_BOOT)?;
         env.push(("IRONROOT_BIOS_BOOT", inside::path(node)));
         let sector = node.place.start.0 / shared.disk()?.target().sector.get();
         env.push(("IRONROOT_BIOS_BOOT_SECTOR", sector.to_string()));
     }
-    let before = begin_of(esp)?;
+    let before = esp.map(begin_of).transpose()?;
     // It may want to mount the EFI system partition.
     modules::want("vfat");
     let inside = Inside::of(rooted, root, shared)?;
@@ -114,6 +120,9 @@ pub fn run(
             ))),
         };
     }
+    let (Some(esp), Some(before)) = (esp, before) else {
+        return Ok(code);
+    };
     let after = begin_of(esp)?;
     if !has_got_a_file(&before, &after) {
         return Err(nothing(

@@ -22,37 +22,37 @@ const LIMIT: u64 = 1 << 20;
 pub fn settle(
     shared: &Shared,
     partition: u32,
-    (root, esp): (&str, &str),
+    (root, esp): (&str, Option<&str>),
     reporter: &Reporter,
 ) -> Result<()> {
     let node = shared.node(partition)?;
     let kind = rooted::kind(node)?;
     let rooted = Rooted::mount(node)?;
     let tree = rooted.root();
-    let place = esp_place(tree)?;
-    tree.make_directories(
-        Path::new(place.trim_start_matches('/')),
-        0o755,
-        Walk::InRoot,
-    )?;
-    let lines = [
-        Line {
-            source: format!("PARTUUID={root}"),
-            target: "/".to_owned(),
-            kind,
-            options: "defaults",
-            // xfs needs no check before it is mounted (fsck.xfs(8)).
-            pass: u8::from(kind != "xfs"),
-        },
-        Line {
+    let mut lines = vec![Line {
+        source: format!("PARTUUID={root}"),
+        target: "/".to_owned(),
+        kind,
+        options: "defaults",
+        // xfs needs no check before it is mounted (fsck.xfs(8)).
+        pass: u8::from(kind != "xfs"),
+    }];
+    if let Some(esp) = esp {
+        let place = esp_place(tree)?;
+        tree.make_directories(
+            Path::new(place.trim_start_matches('/')),
+            0o755,
+            Walk::InRoot,
+        )?;
+        lines.push(Line {
             source: format!("PARTUUID={esp}"),
             target: place.to_owned(),
             kind: "vfat",
             // A system starts without it.
             options: "umask=0077,nofail",
             pass: 2,
-        },
-    ];
+        });
+    }
     let before = rooted::text(tree, Path::new(FSTAB), LIMIT)?.unwrap_or_default();
     let (after, gone) = fstab::edit(&before, &lines);
     for line in gone {
