@@ -119,8 +119,9 @@ impl Machine {
 
     /// Runs `script` on the machine, with the firmware's variables at /efi; what its console said.
     pub fn script(&self, script: &str) -> String {
+        let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
         let initrd = Initrd::new(
-            self.folder.path(),
+            folder.path(),
             &["efivarfs", "virtio_pci", "virtio_scsi", "sd_mod"],
             &["chattr"],
         );
