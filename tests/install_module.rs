@@ -37,6 +37,23 @@ fn files(directory: &Path) -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// What lintian asks of a package, and what dracut's `inst_hook` and a person who runs the file expect.
+#[test]
+fn every_script_of_the_dracut_module_is_executable() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut seen = 0;
+    for entry in std::fs::read_dir(project().join("dracut-module/50ironroot")).unwrap() {
+        let path = entry.unwrap().path();
+        if !std::fs::read(&path).unwrap().starts_with(b"#!") {
+            continue;
+        }
+        seen += 1;
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o111, 0o111, "{}: mode {mode:o}", path.display());
+    }
+    assert!(seen >= 5, "only {seen} scripts were found");
+}
+
 #[test]
 fn what_is_installed_is_taken_away_again() {
     let tree = tempfile::tempdir().unwrap();

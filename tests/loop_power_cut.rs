@@ -1,4 +1,4 @@
-//! Power cuts while a preserved path is filled from the image. Every write and every flush that reaches the source is
+//! Power cuts while a preserved path is filled from the image, and while what another claim left there is erased. Every write and every flush that reaches the source is
 //! recorded; a disk after a power cut is what had been flushed, and any part of what was written after that. Needs
 //! root and FUSE.
 #![allow(
@@ -14,6 +14,7 @@ mod loop_device;
 #[allow(dead_code)]
 #[path = "support/program.rs"]
 mod program;
+#[allow(dead_code)]
 #[path = "support/recorded_disk.rs"]
 mod recorded_disk;
 #[allow(dead_code)]
@@ -99,5 +100,86 @@ fn after_a_power_cut_nothing_half_filled_is_shown() {
         }
         // The first cuts come before it is filled, and the last one after.
         assert!((1..10).contains(&begun), "{begun}");
+    }
+}
+
+/// How many cuts of an erasing there are, evenly over its flushes.
+const STEPS: usize = 8;
+
+/// Erasing for another claim, cut between and inside all of its flushes: a third claim, which may erase nothing, is
+/// refused or finds an empty place, and so does whoever had it; once the first file is gone, none is ever seen again.
+#[test]
+fn matrix_after_a_power_cut_nothing_half_erased_is_shown() {
+    let lab = Lab::new();
+    let root = lab.system("root");
+    tool("mkdir", &[root.join("srv").to_str().unwrap()]);
+    let image = lab.squashfs(&root, "image.squashfs");
+    for subdir in ["a/place", ""] {
+        let session = |claim: &str, device: &str, other: &str, look: &str| {
+            let source = json!({ "disk": { "path": device } });
+            let mut entry = json!({ "target": "/srv", "source": source, "claimBound": true, "otherClaim": other });
+            if !subdir.is_empty() {
+                entry["subdir"] = json!(subdir);
+            }
+            let mut config = session::config(image.to_str().unwrap());
+            config["metadata"] = json!({ "claim": claim });
+            config["wait"] = json!("0s");
+            config["preserve"] = json!([entry]);
+            let look = format!("[ $code = 0 ] || exit $code\n{look}");
+            let seen = lab.play(&config, &look);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            seen
+        };
+        let owned = LoopDevice::blank(24);
+        tool("mke2fs", &["-q", "-F", "-t", "ext4", owned.arg()]);
+        // Files with blocks of their own: some of what is removed is flushed before the rest.
+        let owns = r#"cd "$root/srv"; for d in $(seq 30); do mkdir d$d; for f in 1 2 3; do head -c 30000 /dev/urandom >d$d/$f; done; done"#;
+        let seen = session("a", owned.arg(), "Refuse", owns);
+        assert_eq!(seen.ended.code, Some(0), "{}", seen.ended.stderr);
+        let bytes = owned.bytes();
+        let disk = RecordedDisk::holding(&bytes);
+        let count =
+            r#"echo "files=$(find "$root/srv" -name .ironroot -prune -o -type f -print | wc -l)""#;
+        let seen = session("b", disk.arg(), "Erase", count);
+        assert_eq!(seen.fact("files"), "0", "{}", seen.ended.stderr);
+        let recording = disk.finish();
+        let (mut whole, mut cut, mut over) = (0, 0, 0);
+        let epochs = recording.epochs();
+        for n in 0..=STEPS {
+            let epoch = n * epochs / STEPS;
+            let state = recording.cut(epoch, n % 3);
+            let what = format!(
+                "{subdir:?}: after flush {epoch} of {epochs}, part {}",
+                n % 3
+            );
+            println!("{what}");
+            // Who had it: all of it, or a place of which nobody else has taken hold, with nothing in it.
+            let device = LoopDevice::holding(&state);
+            let old = session("a", device.arg(), "Refuse", count);
+            if old.ended.code == Some(0) {
+                let files = old.fact("files");
+                assert!(["0", "90"].contains(&files), "{what}: {files}");
+                whole += usize::from(files == "90");
+                cut += usize::from(files == "0");
+            } else {
+                old.failed_with(16, &["belongs to claim b"]);
+                over += 1;
+            }
+            // Who never had it.
+            let device = LoopDevice::holding(&state);
+            let third = session("c", device.arg(), "Refuse", count);
+            if third.ended.code == Some(0) {
+                assert_eq!(third.fact("files"), "0", "{what}");
+            } else {
+                third.failed_with(16, &["belongs to claim "]);
+            }
+            // And the one for whom it is erased, at last.
+            if third.ended.code == Some(16) {
+                let new = session("b", device.arg(), "Erase", count);
+                assert_eq!(new.ended.code, Some(0), "{what}: {}", new.ended.stderr);
+                assert_eq!(new.fact("files"), "0", "{what}");
+            }
+        }
+        assert!(whole > 0 && cut > 0 && over > 0, "{whole} {cut} {over}");
     }
 }

@@ -189,12 +189,12 @@ overlay /srv/upper overlay lowerdir=/srv/upper,upperdir=/run/ironroot/state/0/sr
     assert_eq!(seen.fact("id"), id);
     std::thread::sleep(std::time::Duration::from_millis(300));
 
-    // Another claim gets neither the key nor an installed system.
+    // Another claim gets neither the key nor the disk: the system that is there stays.
     let other = config(&two, &disk, &paths()).with("/metadata", json!({ "claim": "tenant-b" }));
     other
         .install(&[])
         .failed_with(16, &["/etc/ssh/ssh_host_key", "tenant-a/one"]);
-    bootable(&disk, false);
+    bootable(&disk, true);
     let blocks = disk.bytes();
     assert!(blocks[AT * MIB..].windows(7).any(|w| w == b"of one\n"));
 }
@@ -415,6 +415,81 @@ fn no_second_partition_of_a_name_is_made_and_none_is_erased_that_holds_what_is_p
     }
     forgetful().install(&[]).succeeded();
     bootable(&disk, true);
+}
+
+/// mount(8) and `mount -a` take the lines as they stand: a child that came first would be hidden by its parent.
+#[test]
+fn parents_stand_before_their_children_in_the_installed_fstab() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = system(directory.path(), "one", FSTAB);
+    let source = json!({ "partlabel": "state" });
+    let path = |target: &str, subdir: &str, more: Value| {
+        let mut path = json!({ "target": target, "source": source, "subdir": subdir });
+        path.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        path
+    };
+    let none = json!({});
+    let given = [
+        path("/srv/a/b/c", "deepest", none.clone()),
+        path("/srv/a/b", "deep", json!({ "required": false })),
+        path("/var/lib/kubelet/pods", "pods", none.clone()),
+        path("/srv/a/b/c/file", "file", json!({ "kind": "file" })),
+        path("/srv", "top", json!({ "method": "overlay" })),
+        path("/var/lib/kubelet", "kubelet", none.clone()),
+        path("/srv/ab", "beside", none.clone()),
+        path("/var", "var", none),
+    ];
+    let mut backwards = given.to_vec();
+    backwards.reverse();
+    for paths in [given.to_vec(), backwards] {
+        let disk = LoopDevice::patterned(64);
+        config(&image, &disk, &json!(paths))
+            .install(&[])
+            .succeeded();
+        let fstab = read(&disk, 1, "/etc/fstab").0;
+        let (_, block) = fstab.split_once("# ironroot begin").unwrap();
+        let (block, _) = block.split_once("# ironroot end").unwrap();
+        let targets: Vec<&str> = block
+            .lines()
+            .skip(1)
+            .map(|line| line.split(' ').nth(1).unwrap())
+            .collect();
+        // The source is mounted before all that lives on it.
+        assert_eq!(targets.first(), Some(&"/run/ironroot/state/0"), "{fstab}");
+        assert_eq!(targets.len(), 1 + paths.len(), "{fstab}");
+        for (n, target) in targets.iter().enumerate() {
+            let target = Path::new(target);
+            let late = targets.iter().skip(n + 1).find(|t| target.starts_with(t));
+            assert_eq!(late, None, "{} stands before it: {fstab}", target.display());
+        }
+        // Mounted in that order, each has at its place what it mounts.
+        let made = directory.path().join("mounts");
+        let script = r#"mount --make-rprivate /; mkdir -p "$2"; mount -t tmpfs t "$2"; cd "$2"; n=0
+            while read -r what at rest; do n=$((n + 1)); mkdir -p "tree${at%/*}" x$n; echo "$at" >x$n/mark; echo "$at" >f$n
+                case $at in */file) : >"tree$at"; mount --bind f$n "tree$at";; *) mkdir -p "tree$at"; mount --bind x$n "tree$at";; esac
+            done <"$1"
+            while read -r what at rest; do
+                case $at in */file) seen=$(cat "tree$at");; *) seen=$(cat "tree$at/mark");; esac
+                [ "$seen" = "$at" ] || echo "hidden: $at"
+            done <"$1"; echo over"#;
+        let lines = directory.path().join("lines");
+        std::fs::write(&lines, block.split_once('\n').unwrap().1).unwrap();
+        let text = tool(
+            "unshare",
+            &[
+                "--mount",
+                "sh",
+                "-ec",
+                script,
+                "sh",
+                lines.to_str().unwrap(),
+                made.to_str().unwrap(),
+            ],
+        );
+        assert_eq!(text, "over\n");
+    }
 }
 
 /// A link of the image makes one place of two paths, and of two lines for it systemd takes the first.

@@ -208,6 +208,7 @@ fn same_but_for_what_is_changed(wanted: &Path, found: &Path, squashfs: bool) {
         let mut all = walk(path);
         for changed in [
             "etc/fstab",
+            "etc/kernel/cmdline",
             "etc/machine-id",
             "var/lib/dbus/machine-id",
             "boot",
@@ -264,6 +265,12 @@ fn boots_by_systemd_boot(case: &Case, ended: &Ended, more: &str, squashfs: bool)
                 root.uuid(),
                 esp.uuid()
             )
+        );
+        // Where the next kernel's words come from.
+        let words = fs::read_to_string(found.join("etc/kernel/cmdline")).unwrap();
+        assert_eq!(
+            words,
+            format!("root=PARTUUID={} ro {more}ironroot.skip\n", root.uuid())
         );
         for id in ["etc/machine-id", "var/lib/dbus/machine-id"] {
             assert_eq!(fs::read(found.join(id)).unwrap(), b"");

@@ -16,6 +16,7 @@ mod preserving;
 #[allow(dead_code)]
 #[path = "support/program.rs"]
 mod program;
+#[allow(dead_code)]
 #[path = "support/recorded_disk.rs"]
 mod recorded_disk;
 #[allow(dead_code)]

@@ -245,3 +245,19 @@ fn refusals_say_what_the_file_system_says() {
         assert!(chain(&failure).contains("option size=lots"), "{failure:?}");
     });
 }
+
+/// An option that the kernel has and refuses is not passed over like one that it does not know.
+#[test]
+fn an_option_that_is_refused_is_not_one_that_is_unknown() {
+    isolated(|_| {
+        let context = || Context::new("overlay", "x").unwrap();
+        assert!(context().set_if_known("index", b"off").unwrap());
+        assert!(!context().set_if_known("no-such-option", b"off").unwrap());
+        let failure = context().set_if_known("index", b"maybe").unwrap_err();
+        assert!(
+            chain(&failure).contains("mounting x as overlay: option index=maybe"),
+            "{failure:?}"
+        );
+        assert!(!context().set_if_taken("index", b"maybe").unwrap());
+    });
+}

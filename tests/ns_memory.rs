@@ -27,7 +27,7 @@ const LOOK: &str = r#"
     echo "sum=$(sum)"
     echo "written=$(echo hello >"$root/etc/new" && cat "$root/etc/new")"
     echo "boot=$(tr -d '\n' </run/ironroot/boot.json)"
-    echo "private=$(stat -c %a /run/ironroot /run/ironroot/boot.json /run/ironroot/events.jsonl | tr '\n' ' ')"
+    echo "private=$(stat -c %a /run/ironroot /run/ironroot/boot.json /run/ironroot/events.jsonl /run/ironroot/plan.json | tr '\n' ' ')"
 "#;
 
 fn payload_sum() -> String {
@@ -40,7 +40,7 @@ fn is_a_root(seen: &session::Seen, kind: &str) -> Value {
     assert_eq!(seen.fact("mode"), "755 0 0");
     assert_eq!(seen.fact("sum"), payload_sum());
     assert_eq!(seen.fact("written"), "hello");
-    assert_eq!(seen.fact("private"), "700 600 600 ");
+    assert_eq!(seen.fact("private"), "700 600 600 600 ");
     // Neither nosuid nor nodev: sudo and device nodes work.
     let flags = seen.fact("flags");
     assert!(flags.starts_with("rw,relatime "), "{flags}");

@@ -145,6 +145,55 @@ fn a_device_is_found_by_label_uuid_and_partition_without_udev() {
     }
 }
 
+/// A disk of 32 MiB with one partition, of which the kernel is told: that of a test may know no GPT.
+fn partitioned(tool: &str, args: &[&str]) -> LoopDevice {
+    let disk = LoopDevice::blank(32);
+    let script = format!("{tool} {}", disk.arg());
+    let all = [&["-ec", &script, "sh"][..], args].concat();
+    session::tool("sh", &all);
+    let _ = loop_device::try_tool("addpart", &[disk.arg(), "1", "2048", "40960"]);
+    assert_eq!(disk.partitions(), [1]);
+    disk
+}
+
+#[test]
+fn a_partition_is_found_by_its_partuuid_in_either_kind_of_table() {
+    let bench = Bench::new("");
+    let uuid = "a1b2c3d4-0000-4000-8000-00000000beef";
+    let gpt = |uuid: &str| partitioned(r#"sgdisk -n1:2048:+20M "-u1:$1" -c1:uuid"#, &[uuid]);
+    let (disk, _other) = (gpt(uuid), gpt("a1b2c3d4-0000-4000-8000-00000000bef0"));
+    let mbr = partitioned(
+        r"printf 'label: dos\nlabel-id: 0x00beef01\nstart=2048, size=40960\n' | sfdisk -q --no-reread",
+        &[],
+    );
+    let look = format!(r#"{COUNT}; echo "n=$(count "$root/srv/x/n")""#);
+    let by = |partuuid: &str| json!([{ "target": "/srv/x", "source": { "partuuid": partuuid }, "format": "IfBlank" }]);
+    for (disk, partuuid) in [(&disk, uuid), (&mbr, "00beef01-01")] {
+        for (n, name) in [("1", partuuid.to_owned()), ("2", partuuid.to_uppercase())] {
+            let seen = bench.good(by(&name), &look);
+            assert_eq!(seen.fact("n"), n, "{name}");
+            let opened = format!(" /dev/{}p1 (", disk.name());
+            assert!(seen.ended.stderr.contains(&opened), "{}", seen.ended.stderr);
+        }
+    }
+    // By its file system's UUID nobody has that name, and another table's partition has another.
+    for wrong in ["a1b2c3d4-0000-4000-8000-00000000dead", "00beef01-02"] {
+        bench
+            .play(by(wrong), "")
+            .failed_with(16, &["no device has that name"]);
+    }
+    let as_uuid = json!([{ "target": "/srv/x", "source": { "uuid": uuid } }]);
+    bench
+        .play(as_uuid, "")
+        .failed_with(16, &["no device has that name"]);
+    // A copy of the whole disk: neither.
+    let copy = gpt(uuid);
+    let names = [disk.name(), copy.name()].map(|n| format!("{n}p1"));
+    bench
+        .play(by(uuid), "")
+        .failed_with(16, &["2 devices have that name", &names[0], &names[1]]);
+}
+
 #[test]
 fn a_place_is_filled_from_the_image_once() {
     let mut bench = Bench::new(
@@ -242,46 +291,6 @@ fn filling_that_was_cut_off_begins_again() {
         "{left}"
     );
     assert!(!left.contains(&format!("{}\n{{", id(""))), "{left}");
-}
-
-#[test]
-fn a_kill_at_any_moment_of_filling_leaves_all_or_nothing() {
-    let bench = Bench::new(
-        "mkdir srv/ 2>/dev/null || true; mkdir -p srv; for i in $(seq 300); do echo $i >srv/$i; done; head -c 6000000 /dev/urandom >srv/big",
-    );
-    let device = ext4(48, &[]);
-    let entries = json!([entry(
-        "/srv",
-        &device,
-        json!({ "subdir": "s", "seed": "FromImageOnce" })
-    )]);
-    let config = bench.lab.path("kill.json");
-    std::fs::write(&config, bench.config(entries.clone()).to_string()).unwrap();
-    let sysroot = bench.lab.path("kill-root");
-    std::fs::create_dir_all(&sysroot).unwrap();
-    for delay in ["0.05", "0.15", "0.25", "0.35", "0.5", "0.7"] {
-        let script = format!(
-            "mount --make-rprivate /; mount -t tmpfs run /run; timeout -s KILL {delay} {} initrd --sysroot {} --config {} >/dev/null 2>&1; true",
-            env!("CARGO_BIN_EXE_ironroot"),
-            sysroot.display(),
-            config.display()
-        );
-        tool("unshare", &["--mount", "sh", "-c", &script]);
-        settle();
-        let there = inside(
-            &device,
-            "if [ -e $m/s ]; then ls $m/s | wc -l; else echo none; fi",
-        );
-        assert!(
-            ["none\n", "301\n"].contains(&there.as_str()),
-            "{delay}: {there}"
-        );
-    }
-    let seen = bench.good(
-        entries,
-        r#"echo "n=$(ls "$root/srv" | wc -l) $(stat -c %s "$root/srv/big")""#,
-    );
-    assert_eq!(seen.fact("n"), "301 6000000");
 }
 
 #[test]

@@ -19,7 +19,7 @@ mod program;
 #[path = "support/session.rs"]
 mod session;
 
-use preserving::{Bench, build, entry, ext4, inside, settle};
+use preserving::{Bench, build, entry, ext4, inside, killed};
 use serde_json::{Value, json};
 use session::{Seen, tool};
 
@@ -28,25 +28,6 @@ fn play(bench: &Bench, claim: &str, preserve: Value, look: &str) -> Seen {
     let mut config = bench.config(preserve);
     config["metadata"]["claim"] = json!(claim);
     bench.play_config(&config, look)
-}
-
-/// Runs a session that is killed at the `n`th of the calls that `filter` names; whether it was.
-fn killed(bench: &Bench, preserve: Value, call: &str, n: usize) -> bool {
-    let config = bench.lab.path("kill.json");
-    std::fs::write(&config, bench.config(preserve).to_string()).unwrap();
-    let sysroot = bench.lab.path("kill-root");
-    std::fs::create_dir_all(&sysroot).unwrap();
-    let script = format!(
-        "mount --make-rprivate /; mount -t tmpfs run /run
-        strace -f -qq -o /dev/null -e trace={call} -e signal=none -e inject={call}:signal=SIGKILL:when={n} {} initrd --sysroot {} --config {} >/dev/null 2>&1
-        [ $? = 137 ] && echo killed || echo ended",
-        env!("CARGO_BIN_EXE_ironroot"),
-        sysroot.display(),
-        config.display()
-    );
-    let text = loop_device::tool("unshare", &["--mount", "sh", "-c", &script]);
-    settle();
-    text == "killed\n"
 }
 
 #[test]

@@ -290,30 +290,30 @@ fn every_kind_of_content_keeps_a_device_from_being_formatted() {
         (
             "f() { printf '\\374N+\\251\\001\\0\\0\\0' | dd of=$1 bs=4096 seek=1 conv=notrunc; }; f",
             16,
-            "",
+            "linux_raid_member on",
         ),
         (
             "f() { printf '\\374N+\\251\\001\\0\\0\\0' | dd of=$1 bs=4096 seek=4094 conv=notrunc; }; f",
             16,
-            "",
+            "linux_raid_member on",
         ),
         // The label of LVM in the second sector.
         (
-            "f() { printf 'LABELONE\\001\\0\\0\\0\\0\\0\\0\\0' | dd of=$1 bs=512 seek=1 conv=notrunc; }; f",
+            "f() { printf 'LABELONE\\001\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\040\\0\\0\\0LVM2 001' | dd of=$1 bs=512 seek=1 conv=notrunc; }; f",
             16,
-            "",
+            "lvm2_member on",
         ),
         // A DDF anchor in the last sector (SNIA Common RAID DDF, 5.1), and four uberblocks of a ZFS label (OpenZFS,
         // include/sys/uberblock_impl.h), where the table of signatures sees one.
         (
             "f() { printf '\\336\\021\\336\\021' | dd of=$1 bs=512 seek=$((16 * 2048 - 1)) conv=notrunc; }; f",
             16,
-            "",
+            "ddf_raid_member on",
         ),
         (
             "f() { for i in 0 1 2 3 4 5; do printf '\\014\\261\\272\\000\\000\\000\\000\\000' | dd of=$1 bs=1024 seek=$((128 + i)) conv=notrunc; done; }; f",
             16,
-            "",
+            "zfs_member on",
         ),
         // Sectors of ones among zeros are no erased flash.
         (

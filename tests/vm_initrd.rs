@@ -103,6 +103,23 @@ fn matrix_dracut_without_systemd_runs_debian() {
     keeps_a_preserved_path("bookworm-no-systemd", "bookworm-no-systemd");
 }
 
+/// Around the program in its unit: how long the machine is up.
+const CLOCK: &str = "[Service]
+ExecStartPre=/bin/sh -c 'read -r up _ </proc/uptime; echo LAB-CLOCK begins $$up'
+ExecStartPost=/bin/sh -c 'read -r up _ </proc/uptime; echo LAB-CLOCK ends $$up'
+";
+
+/// Seconds between the two.
+#[track_caller]
+fn unit_took(console: &str) -> f64 {
+    let at = |word: &str| -> f64 {
+        let found = console.split_once(&format!("LAB-CLOCK {word} "));
+        let (_, rest) = found.unwrap_or_else(|| panic!("no {word}: {console}"));
+        rest.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    at("ends") - at("begins")
+}
+
 /// The lab's Debian disk, started with an initrd that has ironroot in it and a command line that does not ask for it.
 #[test]
 fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
@@ -111,21 +128,21 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
     std::fs::copy(lab("debian.raw"), &disk).unwrap();
     let words =
         "root=PARTUUID=deb1a000-0000-4000-8000-0000000000a2 rw systemd.show_status=1 demo.poweroff";
+    let clock = ("etc/systemd/system/ironroot.service.d/lab.conf", CLOCK);
+    let file = Initrd("bookworm-networkd").with_files(folder.path(), &[clock]);
     // No network card: whoever waits for the network waits until the time limit.
-    let console = Direct::of(
-        &lab("initrd/bookworm.vmlinuz"),
-        &lab("initrd/bookworm-networkd.img"),
-        &disk,
-        words,
-    )
-    .run(&["--net=none", "--memory=1024", initrd::REACHED, "--wait-end"])
-    .good();
+    let console = Direct::of(&lab("initrd/bookworm.vmlinuz"), &file, &disk, words)
+        .run(&["--net=none", "--memory=1024", initrd::REACHED, "--wait-end"])
+        .good();
     assert!(
         console.contains("nothing on the kernel command line asks for it"),
         "{console}"
     );
     assert!(console.contains("root=/dev/vda2"), "{console}");
     assert!(!console.contains("Wait for Network"), "{console}");
+    // Two shells and the program, on an emulated machine that shares its processors.
+    let seconds = unit_took(&console);
+    assert!(seconds < 3.0, "{seconds} s: {console}");
 }
 
 /// What is seen when the machine restarts.

@@ -97,6 +97,51 @@ fn matrix_a_config_that_is_not_there_in_every_initrd() {
     every(|initrd| config_is_missing(initrd, "fails-404"));
 }
 
+/// `rd.emergency=reboot`, where the consoles are two: each has the reason, whichever is the last, which is the kernel's
+/// /dev/console. The watcher looks at ttyS0.
+#[track_caller]
+fn on_two_consoles(initrd: Initrd, words: &str, until: &[&str]) {
+    for consoles in ["console=ttyS1", "console=ttyS1 console=ttyS0"] {
+        let scenario = initrd::scenario("fails-consoles");
+        let second = scenario.file("second.log");
+        let line = format!("--qemu=file:{}", second.display());
+        let words = format!(
+            "{words} ironroot.timeout=3s ironroot.config=http://boot.lab.example:8080/no.json {consoles}"
+        );
+        let mut options = vec![
+            "--until=FAILED .code 11.",
+            "--until=next: check the URL",
+            "--qemu=-serial",
+            line.as_str(),
+        ];
+        options.extend(until);
+        let console = initrd.boot(&scenario, &words, &options).good();
+        let second = std::fs::read(second).unwrap();
+        let second = String::from_utf8_lossy(&second);
+        for console in [console.as_str(), &second] {
+            for said in [
+                "404 Not Found; trying again",
+                "FAILED (code 11)",
+                "next: check the URL",
+            ] {
+                assert!(console.contains(said), "{consoles}, {said}: {console}");
+            }
+            let count = console.matches("FAILED (code 11)").count();
+            assert_eq!(count, 1, "{consoles}: {console}");
+        }
+        initrd::disk_is_untouched(&scenario);
+    }
+}
+
+#[test]
+fn matrix_each_of_two_consoles_has_the_reason_and_rd_emergency_restarts() {
+    let words = "rd.shell=0 rd.emergency=reboot";
+    for initrd in ["bookworm-networkd", "bookworm-no-systemd"] {
+        on_two_consoles(Initrd(initrd), words, &["--until=Restarting system"]);
+    }
+    on_two_consoles(Initrd("bookworm-tools"), "", &["--until=Restarting system"]);
+}
+
 /// A byte of the image is another one than when its digest was made.
 #[test]
 fn matrix_a_damaged_image_in_every_initrd() {
@@ -115,7 +160,15 @@ fn matrix_a_damaged_image_in_every_initrd() {
     });
 }
 
-/// Also where dracut itself would wait for a lease, and end the boot without a word of ironroot.
+/// Seconds of the machine's life, as the kernel's last line has them.
+fn life(console: &str) -> f64 {
+    let (before, _) = console.rsplit_once("] reboot: ").unwrap();
+    let (_, stamp) = before.rsplit_once('[').unwrap();
+    stamp.trim().parse().unwrap()
+}
+
+/// Also where dracut itself would wait for a lease, and end the boot without a word of ironroot. The machine is off
+/// when the initrd's own waits and ironroot's are over, which docs/troubleshooting.md adds up.
 #[track_caller]
 fn no_network(initrd: Initrd, network: &str) -> String {
     let scenario = initrd::scenario(if initrd.is_of_initramfs_tools() {
@@ -124,7 +177,16 @@ fn no_network(initrd: Initrd, network: &str) -> String {
         "fails-network"
     });
     let words = format!("ironroot.timeout=3s {CONFIG}");
-    fails(initrd, &scenario, 11, &words, &[network, "--timeout=600"])
+    let console = fails(initrd, &scenario, 11, &words, &[network, "--timeout=600"]);
+    // Of the initrd; the last 60 are for the boot itself on an emulated machine, and ironroot's own three.
+    let waits = if initrd.is_of_initramfs_tools() {
+        180.0
+    } else {
+        60.0
+    };
+    let seconds = life(&console);
+    assert!(seconds < waits + 60.0, "{seconds}: {console}");
+    console
 }
 
 #[test]
@@ -216,61 +278,52 @@ for file in /sysroot/* /root/*; do [ ! -e "$file" ] || files="$files $file"; don
 echo "LAB-LEFT mounts=[$mounts] loops=[$loops] files=[$files]"
 "#;
 
+/// What starts it below systemd: for a signal, for `systemctl stop`.
+const END_UNIT: [&str; 2] = [
+    "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sh /lab/end kill-unit\nStandardOutput=journal+console\n",
+    "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sh /lab/end stop\nStandardOutput=journal+console\n",
+];
+
 /// `systemctl stop`; in the other initrds the process gets the signal by its number.
 fn stops_the_unit(initrd: Initrd) -> bool {
     initrd.0.ends_with("networkd")
 }
 
-/// The initrd with a part that ends ironroot at work; the kernel unpacks one archive after the other.
+/// The initrd with a part that ends ironroot at work.
 fn with_an_end(initrd: Initrd, folder: &Path) -> PathBuf {
-    let tree = folder.join("tree");
-    let put = |name: &str, content: &str| {
-        let file = tree.join(name);
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-        std::fs::write(&file, content).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&file, mode).unwrap();
-    };
-    put("lab/end", END);
-    put("lab/left", LEFT);
+    let mut files = vec![("lab/end", END), ("lab/left", LEFT)];
     if initrd.is_of_initramfs_tools() {
-        let script = "#!/bin/sh\n[ \"$1\" != prereqs ] || exit 0\nsh /lab/end kill </dev/null >/dev/console 2>&1 &\n";
-        put("scripts/local-premount/lab", script);
-        put(
-            "scripts/local-premount/ORDER",
-            "/scripts/local-premount/lab \"$@\"\n",
-        );
+        files.extend([
+            (
+                "scripts/local-premount/lab",
+                "#!/bin/sh\n[ \"$1\" != prereqs ] || exit 0\nsh /lab/end kill </dev/null >/dev/console 2>&1 &\n",
+            ),
+            (
+                "scripts/local-premount/ORDER",
+                "/scripts/local-premount/lab \"$@\"\n",
+            ),
+        ]);
     } else if initrd.has_systemd() {
-        let how = if stops_the_unit(initrd) {
-            "stop"
-        } else {
-            "kill-unit"
-        };
-        let unit = format!(
-            "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sh /lab/end {how}\nStandardOutput=journal+console\n"
-        );
-        put("etc/systemd/system/lab-end.service", &unit);
-        put(
-            "etc/systemd/system/ironroot.service.d/lab.conf",
-            "[Unit]\nWants=lab-end.service\n[Service]\nExecStopPost=/bin/sh /lab/left\n",
-        );
+        files.extend([
+            (
+                "etc/systemd/system/lab-end.service",
+                END_UNIT[usize::from(stops_the_unit(initrd))],
+            ),
+            (
+                "etc/systemd/system/ironroot.service.d/lab.conf",
+                "[Unit]\nWants=lab-end.service\n[Service]\nExecStopPost=/bin/sh /lab/left\n",
+            ),
+        ]);
     } else {
-        let hook = "sh /lab/end kill </dev/null >/dev/console 2>&1 &\n";
-        put("lib/dracut/hooks/pre-mount/10-lab.sh", hook);
-        put("lib/dracut/hooks/emergency/10-lab.sh", ". /lab/left\n");
+        files.extend([
+            (
+                "lib/dracut/hooks/pre-mount/10-lab.sh",
+                "sh /lab/end kill </dev/null >/dev/console 2>&1 &\n",
+            ),
+            ("lib/dracut/hooks/emergency/10-lab.sh", ". /lab/left\n"),
+        ]);
     }
-    let all = folder.join("initrd.img");
-    let script = r#"cp "$1" "$2"; truncate -s %4 "$2"; cd "$3"
-        # /lib is a link there, which a directory would replace.
-        if [ -d lib ]; then mkdir usr; mv lib usr/lib; fi
-        find . -mindepth 1 | cpio -o -H newc --quiet -R 0:0 >>"$2""#;
-    let out = std::process::Command::new("sh")
-        .args(["-euc", script, "sh"])
-        .args([&initrd.file(), &all, &tree])
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "{out:?}");
-    all
+    initrd.with_files(folder, &files)
 }
 
 #[track_caller]

@@ -30,7 +30,7 @@ pub struct Common {
 /// Flags that stand for a boot config.
 #[derive(Args, Debug)]
 pub struct OneOff {
-    /// Image to install: https://…, http://…, file:///…, or a path
+    /// Image to install: https://…, http://…, oci://…, file:///…, or a path; live: is the root that is running
     #[arg(long, value_name = "URL")]
     image: Option<String>,
     /// Digest of the image as it is downloaded: sha256:… or sha512:…

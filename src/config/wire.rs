@@ -96,7 +96,8 @@ pub enum BootPolicy {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Image {
-    /// `https://…`, `http://…`, `oci://…`, `file:///…`, the path of a file or block device.
+    /// `https://…`, `http://…`, `oci://…`, `file:///…`, the path of a file or block device; or `live:`, the root that
+    /// is running, which `ironroot install` copies.
     pub url: String,
     /// Other places of the same bytes, tried in order.
     #[serde(default)]

@@ -27,6 +27,7 @@ use crate::config::words;
 use crate::error::chain;
 use crate::report::{Event, Reporter};
 use crate::sys::power::{self, Off};
+use crate::sys::session;
 
 /// The hidden subcommand that runs the flow.
 pub const FLOW: &str = "flow";
@@ -255,12 +256,14 @@ fn shell(program: &Path, console: &Path, reporter: &Reporter) -> bool {
     };
     let started = open().and_then(|input| {
         let (output, errors) = (open()?, open()?);
-        Command::new(program)
+        let mut shell = Command::new(program);
+        shell
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .stdin(input)
             .stdout(output)
-            .stderr(errors)
-            .spawn()
+            .stderr(errors);
+        session::at_terminal(&mut shell);
+        shell.spawn()
     });
     match started {
         Ok(_) => {
@@ -316,8 +319,8 @@ fn name(signal: Signal) -> &'static str {
 }
 
 /// The signals that PID 1 hears. They are blocked, so that they queue; all others the kernel drops, because a
-/// PID 1 without handlers is immune to them. A child starts with none blocked: the standard library's
-/// Command sees to that.
+/// PID 1 without handlers is immune to them. What is started inherits that they are blocked: the flow, whom nobody
+/// has to end, and not the programs that the flow starts (`sys::tool`), nor a shell (`sys::session`).
 struct Signals(Option<SignalFd>);
 
 impl Signals {
@@ -380,13 +383,18 @@ mod tests {
         std::fs::write(&console, "typed\n").unwrap();
         let reporter = Reporter::default();
         assert!(!shell(&program, &console, &reporter));
-        std::fs::write(&program, "#!/bin/sh\nread line; echo \"got $line\" >&2\n").unwrap();
+        let script =
+            "#!/bin/sh\nread line; echo \"$(grep SigBlk /proc/self/status) got $line\" >&2\n";
+        std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // As PID 1 has it, whose shell has to be ended by Ctrl-C all the same.
+        SigSet::all().thread_block().unwrap();
         assert!(shell(&program, &console, &reporter));
+        SigSet::all().thread_unblock().unwrap();
         let began = Instant::now();
         while !std::fs::read_to_string(&console)
             .unwrap()
-            .contains("got typed")
+            .contains("SigBlk:\t0000000000000000 got typed")
         {
             assert!(began.elapsed() < Duration::from_secs(10));
             std::thread::sleep(Duration::from_millis(10));

@@ -75,12 +75,15 @@ pub fn install(
         notes.extend(twins::warning_of_kept(&kept, &shape.taken));
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
+        let look_ahead = lasting.look_ahead();
         let keep_paths = keep_paths(lasting);
+        notes.extend(tree_root::note(install));
         let beside = tree_root::Beside {
             shape: &shape,
             first,
             root,
             open: kept_of(keep_paths.as_ref()),
+            look_ahead,
             keep_paths,
         };
         steps.extend(tree_root::steps(
@@ -158,16 +161,15 @@ fn body(
     lasting: preserve::lasting::Lasting,
 ) -> Vec<Step> {
     let image = &install.image;
-    let mut steps = vec![
-        Step::OpenImage {
-            locations: image.locations.iter().map(ToString::to_string).collect(),
-            digest: image.digest.clone(),
-            content_digest: image.content_digest.clone(),
-            record: install.record,
-            shape: Box::new(shape.clone()),
-        },
-        Step::WriteMark { record },
-    ];
+    let mut steps = vec![Step::OpenImage {
+        locations: image.locations.iter().map(ToString::to_string).collect(),
+        digest: image.digest.clone(),
+        content_digest: image.content_digest.clone(),
+        record: install.record,
+        shape: Box::new(shape.clone()),
+    }];
+    steps.extend(lasting.look_ahead());
+    steps.push(Step::WriteMark { record });
     let spared = clear::spared(disk, &kept);
     if !kept.is_empty() {
         steps.push(Step::ReplaceTable { kept, first });

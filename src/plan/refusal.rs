@@ -110,6 +110,8 @@ pub enum Refusal {
     },
     /// A session from memory needs a place from which a root can be switched to.
     NotInAnInitrd,
+    /// The root that is running is wanted, and it is an initrd's.
+    NotRunning,
     /// The image is no root that this version can run from memory.
     NotARoot {
         /// Why.
@@ -211,6 +213,7 @@ impl Refusal {
             | Refusal::Partitions { .. }
             | Refusal::RecordArea { .. }
             | Refusal::NotInAnInitrd
+            | Refusal::NotRunning
             | Refusal::NotARoot { .. }
             | Refusal::NoRoom { .. }
             | Refusal::NotATree { .. }
@@ -252,6 +255,9 @@ impl Refusal {
             }
             Refusal::NotInAnInitrd => {
                 "boot this machine with an initrd that carries ironroot, or give `disk` instead of `memory`".to_owned()
+            }
+            Refusal::NotRunning => {
+                "start the system first, from memory for instance, and run `ironroot install` in it".to_owned()
             }
             Refusal::NoRoom { more, .. } => (*more).to_owned(),
             Refusal::Preserve { trouble, .. } => trouble.next().to_owned(),
@@ -349,6 +355,9 @@ impl fmt::Display for Refusal {
             Refusal::NotInAnInitrd => f.write_str(
                 "the config wants a session from memory, which can only begin in an initrd",
             ),
+            Refusal::NotRunning => {
+                f.write_str("the root that is running is wanted, and here that is an initrd's")
+            }
             Refusal::NotARoot { why } => {
                 write!(f, "the image cannot be the root of a session: {why}")
             }

@@ -15,7 +15,7 @@ use crate::config::request::{self, Addition, DiskInstall, tree};
 use crate::config::wire::{Bootloader, ImageKind};
 use crate::error::printable;
 use crate::host::tables::{self, Table};
-use crate::host::{Disk, Facts, Firmware, Machine, RecordIdentity};
+use crate::host::{Disk, Facts, Firmware, Machine, Place, RecordIdentity};
 use crate::image::boot::arguments::Edit;
 use crate::image::boot::grub_core::Platform;
 use crate::image::superblock::{self, FileSystem};
@@ -46,6 +46,14 @@ pub enum NewFileSystemKind {
     Ext4,
     /// xfs.
     Xfs,
+}
+
+/// What is demanded of the root that is running, where it becomes that of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningRoot {
+    /// A kernel for the boot loader.
+    pub needs_kernel: bool,
 }
 
 /// A smaller xfs is made by no recent mkfs.xfs (mkfs.xfs(8), since xfsprogs 5.19).
@@ -120,6 +128,8 @@ pub(super) struct Beside<'a> {
     pub root: RootWish,
     /// The step that provides paths which last.
     pub keep_paths: Option<Step>,
+    /// The step that looks, before the first write, whether they can be provided.
+    pub look_ahead: Option<Step>,
     /// Numbers of kept partitions that it needs.
     pub open: Vec<u32>,
 }
@@ -182,6 +192,10 @@ pub(super) fn steps(
     beside: Beside<'_>,
 ) -> Result<Vec<Step>, Refusal> {
     sense_for_a_tree(install)?;
+    let image = &install.image;
+    if image.running && facts.place != Place::Running {
+        return Err(Refusal::NotRunning);
+    }
     let arch = &facts.machine.arch;
     let (bootloader, platform) = loader(install.tree.bootloader, &facts.machine)?;
     if bootloader == Bootloader::Uki
@@ -205,6 +219,7 @@ pub(super) fn steps(
         shape,
         first,
         root,
+        look_ahead,
         keep_paths,
         open,
     } = beside;
@@ -217,24 +232,34 @@ pub(super) fn steps(
     };
     let table = tree_layout::partitions(target, arch, &wanted, &guids)?;
     let filesystem = root_filesystem(root, target, &table)?;
-    let image = &install.image;
+    let running = image.running.then_some(RunningRoot {
+        needs_kernel: match bootloader {
+            Bootloader::Auto | Bootloader::Uki | Bootloader::SystemdBoot | Bootloader::Grub => true,
+            // It may bring one.
+            Bootloader::ImageScript | Bootloader::None => false,
+        },
+    });
     // The kernel's words go into what is made, not into what is there.
     let changes = Changes {
         append: Vec::new(),
         remove: Vec::new(),
         ..Changes::of(&install.changes)
     };
-    let mut steps = vec![
-        Step::OpenTree {
-            locations: image.locations.iter().map(ToString::to_string).collect(),
-            digest: image.digest.clone(),
-            content_digest: image.content_digest.clone(),
-            table: table.clone(),
-            filesystem,
-            shape: Box::new(shape.clone()),
+    let mut steps = vec![Step::OpenTree {
+        locations: if image.running {
+            vec![request::RUNNING.to_owned()]
+        } else {
+            image.locations.iter().map(ToString::to_string).collect()
         },
-        Step::WriteMark { record },
-    ];
+        digest: image.digest.clone(),
+        content_digest: image.content_digest.clone(),
+        table: table.clone(),
+        filesystem,
+        shape: Box::new(shape.clone()),
+        running,
+    }];
+    steps.extend(look_ahead);
+    steps.push(Step::WriteMark { record });
     if !shape.kept.is_empty() {
         steps.push(Step::ReplaceTable {
             kept: shape.kept.clone(),
@@ -264,6 +289,7 @@ pub(super) fn steps(
         Step::UnpackTree {
             partition: tree_layout::ROOT,
             remember: image.verify_disk,
+            running: image.running,
         },
     ]);
     steps.extend(image.verify_disk.then_some(Step::ReadBack));
@@ -443,19 +469,36 @@ pub fn adopt(
         TreeImage::FileSystem(FileSystem::Other { .. }) => 0,
         TreeImage::Tar => content.0,
     };
+    fits(sure, &format!("unpacked from {image}"), target, table)?;
+    Ok((image, own))
+}
+
+/// What the operator should know of an image that nothing proves.
+pub(super) fn note(install: &DiskInstall) -> Option<String> {
+    install.image.running.then(|| {
+        "the image is the root that is running: nothing can prove it, and each file is copied as it is at that moment; stop what writes to it first".to_owned()
+    })
+}
+
+/// Whether there is room for the root that is running. Fails before anything is written, where there is not.
+pub fn adopt_running(size: Bytes, target: &Target, table: &NewTable) -> Result<(), Refusal> {
+    fits(size.0, "copied from the one that is running", target, table)
+}
+
+fn fits(sure: u64, from: &str, target: &Target, table: &NewTable) -> Result<(), Refusal> {
     let root = table
         .partition(tree_layout::ROOT)
         .map_or(Bytes::ZERO, |p| p.size);
-    if sure > root.0 {
-        let beside = target.size.0.saturating_sub(root.0);
-        return Err(Refusal::TooSmall {
-            disk: target.name.clone(),
-            what: format!("the root, unpacked from {image}, with the EFI system partition"),
-            need: Bytes(sure.saturating_add(beside)),
-            have: target.size,
-        });
+    if sure <= root.0 {
+        return Ok(());
     }
-    Ok((image, own))
+    let beside = target.size.0.saturating_sub(root.0);
+    Err(Refusal::TooSmall {
+        disk: target.name.clone(),
+        what: format!("the root, {from}, with the EFI system partition"),
+        need: Bytes(sure.saturating_add(beside)),
+        have: target.size,
+    })
 }
 
 /// Whether the kind of image asks for these steps.

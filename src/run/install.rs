@@ -8,18 +8,18 @@ use super::partitions::{self, Place, Shared};
 use super::progress::Progress;
 use super::source_disk;
 use super::target_disk::{LockedDisk, TargetDisk};
-use super::tree_disk::{OpenedTree, PartitionedTree, Unpacked};
+use super::tree_disk::{self, OpenedTree, PartitionedTree, Unpacked};
 use super::{kept, make_filesystem, teardown, wipe};
 use crate::config::wire::{ImageKind, RecordPolicy, Wipe};
 use crate::error::{Class, Failure, Result};
 use crate::host::RecordIdentity;
+use crate::host::tables::TablePartition;
 use crate::image::boot::grub_core::BootCode;
 use crate::plan::keep::Copy;
 use crate::plan::layout::{self, Layout, Length, Shape, extend};
 use crate::plan::step::{Span, Target};
 use crate::plan::teardown::Standing;
-use crate::plan::tree_layout::NewTable;
-use crate::plan::tree_root::{self, NewFileSystemKind};
+use crate::plan::tree_root;
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Purpose, Verified};
 use crate::units::{Bytes, MIB};
@@ -235,7 +235,7 @@ impl Stage {
     pub fn open_tree(
         self,
         source: &Source<'_>,
-        wanted: (&NewTable, NewFileSystemKind, &Shape),
+        wanted: tree_disk::Wanted<'_>,
         budget: Budget,
         reporter: &Reporter,
     ) -> Result<Stage> {
@@ -282,6 +282,19 @@ impl Stage {
             }
             other => Err(other.out_of_order("unpackTree")),
         }
+    }
+
+    /// Looks at what is kept before the first byte changes.
+    pub fn look_ahead(
+        self,
+        look: impl FnOnce(&TargetDisk, &[TablePartition]) -> Result<()>,
+    ) -> Result<Stage> {
+        match &self {
+            Stage::Opened(opened) => look(&opened.disk, &opened.head.layout().kept)?,
+            Stage::OpenedTree(opened) => look(opened.disk(), &opened.layout().kept)?,
+            _ => return Err(self.out_of_order("lookAtSources")),
+        }
+        Ok(self)
     }
 
     /// Writes the mark.

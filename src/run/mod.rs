@@ -155,6 +155,7 @@ fn carry_out(
         | Step::SettleTree { .. }
         | Step::InstallBootloader { .. }
         | Step::ChangeSystem { .. }
+        | Step::LookAtSources { .. }
         | Step::KeepPaths { .. }
         | Step::MakeFilesystem { .. }
         | Step::GrowFilesystem { .. }
@@ -378,10 +379,16 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
             table,
             filesystem,
             shape,
+            running,
             ..
         } => stage.open_tree(
             &source(machine)?,
-            (table, *filesystem, shape),
+            tree_disk::Wanted {
+                table,
+                filesystem: *filesystem,
+                shape,
+                running: *running,
+            },
             Budget::new(machine.retry_for),
             machine.reporter,
         ),
@@ -392,6 +399,7 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         Step::UnpackTree {
             partition,
             remember,
+            ..
         } => stage.unpack_tree((*partition, *remember), machine.reporter),
         Step::SettleTree {
             partition,
@@ -418,6 +426,9 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
         }),
         Step::GrowFilesystem { .. } => stage.work(step.name(), |working| {
             grow::file_system(working, machine.reporter)
+        }),
+        Step::LookAtSources { sources, bindings } => stage.look_ahead(|disk, kept| {
+            preserve::look_ahead::look_ahead((disk, kept), sources, bindings, machine.reporter)
         }),
         Step::KeepPaths { sources, bindings } => stage.work(step.name(), |working| {
             let system = installed_system(working, machine)?;

@@ -14,7 +14,7 @@ use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::DevNum;
 use crate::host::tables::Table;
 use crate::sys::block;
-use crate::sys::loopdev::LoopDevice;
+use crate::sys::loopdev::{LoopDevice, Range};
 use crate::units::Bytes;
 
 /// Somebody (udevd) may look at a new partition for a moment.
@@ -67,7 +67,11 @@ impl Shared {
         block::flush_and_forget(disk.file()).context(Class::Media, failed)?;
         let attached = match disk.target().dev {
             Some(_) => None,
-            None => Some(LoopDevice::attach_writable(disk.file(), &shown)?),
+            None => Some(LoopDevice::attach_writable(
+                disk.file(),
+                &shown,
+                Range::WHOLE,
+            )?),
         };
         disk.release_claim();
         let mut shared = Shared {

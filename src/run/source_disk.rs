@@ -156,6 +156,19 @@ fn below(root: &Path, device: u64) -> Vec<u64> {
     all
 }
 
+/// The regular files that are written where `target` is: itself, or what is behind its loop device.
+pub(super) fn files_behind(root: &Path, target: &Target) -> Vec<Metadata> {
+    let Ok(disk) = std::fs::metadata(&target.path) else {
+        return Vec::new();
+    };
+    let file = if disk.file_type().is_block_device() {
+        backing(root, disk.rdev())
+    } else {
+        Some(disk)
+    };
+    file.into_iter().collect()
+}
+
 /// The file behind a loop device.
 fn backing(root: &Path, device: u64) -> Option<Metadata> {
     let path = std::fs::read_to_string(sysfs(root, device).join("loop/backing_file")).ok()?;

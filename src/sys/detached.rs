@@ -260,8 +260,33 @@ impl Context {
     }
 
     /// `key=value` where the kernel has the option, else without it. Whether it has.
+    ///
+    /// # Errors
+    /// Where the kernel has the option and refuses the value.
     pub fn set_if_known(&self, key: &str, value: &[u8]) -> Result<bool> {
-        Ok(self.try_set(key, value)?.is_ok())
+        let Err(errno) = self.try_set(key, value)? else {
+            return Ok(true);
+        };
+        let said = self.messages();
+        // Linux, fs/fs_context.c: `vfs_parse_fs_param`.
+        if said.iter().any(|line| line.contains("Unknown parameter")) {
+            return Ok(false);
+        }
+        let doing = format!(
+            "option {key}={}",
+            printable(&String::from_utf8_lossy(value))
+        );
+        Err(self.refusal(&doing, &said, errno))
+    }
+
+    /// `key=value` where the kernel takes it, else without it. Whether it does.
+    pub fn set_if_taken(&self, key: &str, value: &[u8]) -> Result<bool> {
+        let taken = self.try_set(key, value)?.is_ok();
+        if !taken {
+            // What it says of that is no reason for a later failure.
+            drop(self.messages());
+        }
+        Ok(taken)
     }
 
     /// Makes the file system (or finds it, where it exists already) and a mount of it.
@@ -326,10 +351,14 @@ impl Context {
 
     /// The failure, with what the file system itself has to say.
     fn refused(&self, doing: &str, errno: Errno) -> Failure {
+        self.refusal(doing, &self.messages(), errno)
+    }
+
+    fn refusal(&self, doing: &str, said: &[String], errno: Errno) -> Failure {
         let mut text = format!("mounting {} as {}: {doing}", self.what, self.kind);
-        for line in self.messages() {
+        for line in said {
             text.push_str(": ");
-            text.push_str(&line);
+            text.push_str(line);
         }
         Failure::new(Class::Media, text).caused_by(errno)
     }
@@ -384,7 +413,7 @@ impl Tmpfs {
             .set("mode", format!("{:o}", self.mode).as_bytes())?;
         if self.interleave {
             // A kernel without NUMA refuses the word; the memory of one node needs no spreading.
-            context.set_if_known("mpol", b"interleave")?;
+            context.set_if_taken("mpol", b"interleave")?;
         }
         context.mount(flags)
     }
@@ -436,11 +465,12 @@ impl Overlay<'_> {
             ("redirect_dir", "off"),
             ("xino", "off"),
         ] {
-            // A kernel that was built without a feature may not know its option.
+            // Said whatever the kernel's default is, which its builder and the module's parameters choose. What does
+            // not know the option has not the feature either; what knows it and refuses is not used.
             context.set_if_known(key, value.as_bytes())?;
         }
         let labelled = match self.root_context {
-            Some(label) => context.set_if_known("rootcontext", label.as_bytes())?,
+            Some(label) => context.set_if_taken("rootcontext", label.as_bytes())?,
             None => false,
         };
         Ok((context.mount(flags)?, labelled))

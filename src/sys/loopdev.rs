@@ -113,13 +113,12 @@ impl LoopDevice {
         LoopDevice::with_access(backing, name, range, Access::ReadOnly)
     }
 
-    /// Attaches all of `backing`, which is open for writing, so that it can be written as a disk of sectors of
-    /// 512 bytes.
+    /// Attaches `range` of `backing`, which is open for writing, so that it can be written.
     ///
     /// # Errors
     /// As [`LoopDevice::attach`].
-    pub fn attach_writable(backing: &File, name: &Path) -> Result<LoopDevice> {
-        LoopDevice::with_access(backing, name, Range::WHOLE, Access::ReadWrite)
+    pub fn attach_writable(backing: &File, name: &Path, range: Range) -> Result<LoopDevice> {
+        LoopDevice::with_access(backing, name, range, Access::ReadWrite)
     }
 
     fn with_access(

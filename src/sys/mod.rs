@@ -21,6 +21,7 @@ pub mod power;
 pub mod recycle;
 pub mod resize;
 pub mod rtnetlink;
+pub mod session;
 pub mod swap;
 pub mod tool;
 pub mod uevent;

@@ -1,7 +1,7 @@
 //! Machines that boot the initrds of `scripts/images/initrds`, and what a Debian that they started says of itself.
 #![allow(dead_code)] // each test program uses a part
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -15,8 +15,8 @@ pub const EMERGENCY: &str = "rd.shell=0 rd.emergency=poweroff";
 /// Comes once in a boot, from the system that was started.
 pub const REACHED: &str = "--until=IRONROOT-DEMO-MULTI-USER-REACHED .*failed=";
 
-/// What has to stay in the config. The lab's Debian looks for it.
-const SECRET: &str = "lab-secret-of-the-config";
+/// What has to stay in the config. The lab's Debian looks for how it begins, `lab-secret`.
+pub const SECRET: &str = "lab-secret-of-the-config";
 
 /// An initrd in target/lab/initrd and how its PID 1 has ironroot at work and acts after a failure; the first
 /// part of the name is its suite.
@@ -71,23 +71,45 @@ impl Initrd {
         lab(&format!("initrd/{}.img", self.0))
     }
 
+    /// A copy with further files, in `folder`: the kernel unpacks one archive after the other.
+    pub fn with_files(self, folder: &Path, files: &[(&str, &str)]) -> PathBuf {
+        let tree = folder.join("tree");
+        for (name, content) in files {
+            let file = tree.join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, content).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&file, mode).unwrap();
+        }
+        let all = folder.join("initrd.img");
+        let script = r#"cp "$1" "$2"; truncate -s %4 "$2"; cd "$3"
+            # /lib is a link there, which a directory would replace.
+            if [ -d lib ]; then mkdir usr; mv lib usr/lib; fi
+            find . -mindepth 1 | cpio -o -H newc --quiet -R 0:0 >>"$2""#;
+        let out = std::process::Command::new("sh")
+            .args(["-euc", script, "sh"])
+            .args([&self.file(), &all, &tree])
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{out:?}");
+        all
+    }
+
     /// Boots it in a machine of `scenario`, with the disk as it is.
     pub fn boot(self, scenario: &Scenario, words: &str, more: &[&str]) -> Boot {
         self.boot_with(scenario, &self.file(), words, more)
     }
 
     /// The same from another file.
-    pub fn boot_with(
-        self,
-        scenario: &Scenario,
-        initrd: &std::path::Path,
-        words: &str,
-        more: &[&str],
-    ) -> Boot {
+    pub fn boot_with(self, scenario: &Scenario, initrd: &Path, words: &str, more: &[&str]) -> Boot {
         let suite = self.0.split('-').next().unwrap();
-        let line = format!(
-            "console=ttyS0 quiet panic=10 systemd.show_status=1 demo.poweroff demo.thorough {} {words}",
+        let own = if words.contains("rd.emergency=") {
+            ""
+        } else {
             self.words()
+        };
+        let line = format!(
+            "console=ttyS0 quiet panic=10 systemd.show_status=1 demo.poweroff demo.thorough {own} {words}"
         );
         let kernel = lab(&format!("initrd/{suite}.vmlinuz"));
         let mut options = vec![
@@ -106,7 +128,13 @@ impl Initrd {
     /// Debian runs from memory and finds itself as it should; its console.
     #[track_caller]
     pub fn runs(self, scenario: &Scenario, words: &str) -> String {
-        let console = self.boot(scenario, words, &[REACHED]).good();
+        self.runs_from(&self.file(), scenario, words)
+    }
+
+    /// The same from another file.
+    #[track_caller]
+    pub fn runs_from(self, file: &Path, scenario: &Scenario, words: &str) -> String {
+        let console = self.boot_with(scenario, file, words, &[REACHED]).good();
         assert!(console.contains("failed=[]"), "{console}");
         let is = |key: &str, value: &str| assert_eq!(fact(&console, key), value, "{console}");
         // Neither nosuid nor nodev.

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test program uses a part
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -162,5 +163,43 @@ impl Direct {
     pub fn run(mut self, more: &[&str]) -> Boot {
         self.command.args(more);
         Boot::of(self.command, &self.log)
+    }
+}
+
+/// What is typed at a console, each once its console has shown something.
+pub struct Typed<'a> {
+    pub after: &'a str,
+    pub text: &'a str,
+}
+
+impl Direct {
+    /// As [`Direct::run`], with somebody at the console.
+    pub fn typing(mut self, more: &[&str], lines: &[Typed<'_>]) -> Boot {
+        let _ = fs::remove_file(&self.log);
+        self.command.args(more).arg("--stdin");
+        let mut machine = self
+            .command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut keyboard = machine.stdin.take().unwrap();
+        for line in lines {
+            // The machine has a time limit of its own.
+            while machine.try_wait().unwrap().is_none() {
+                let seen = fs::read(&self.log).unwrap_or_default();
+                if String::from_utf8_lossy(&seen).contains(line.after) {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(200));
+            }
+            let _ = keyboard.write_all(line.text.as_bytes());
+            let _ = keyboard.flush();
+        }
+        let output = machine.wait_with_output().unwrap();
+        let console =
+            String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned();
+        Boot { output, console }
     }
 }

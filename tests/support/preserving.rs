@@ -93,6 +93,25 @@ pub fn inside(device: &LoopDevice, script: &str) -> String {
     text
 }
 
+/// Runs a session that is killed at the `n`th of the calls that `filter` names; whether it was.
+pub fn killed(bench: &Bench, preserve: Value, call: &str, n: usize) -> bool {
+    let config = bench.lab.path("kill.json");
+    std::fs::write(&config, bench.config(preserve).to_string()).unwrap();
+    let sysroot = bench.lab.path("kill-root");
+    std::fs::create_dir_all(&sysroot).unwrap();
+    let script = format!(
+        "mount --make-rprivate /; mount -t tmpfs run /run
+        strace -f -qq -o /dev/null -e trace={call} -e signal=none -e inject={call}:signal=SIGKILL:when={n} {} initrd --sysroot {} --config {} >/dev/null 2>&1
+        [ $? = 137 ] && echo killed || echo ended",
+        env!("CARGO_BIN_EXE_ironroot"),
+        sysroot.display(),
+        config.display()
+    );
+    let text = loop_device::tool("unshare", &["--mount", "sh", "-c", &script]);
+    settle();
+    text == "killed\n"
+}
+
 pub fn node(device: &LoopDevice) -> Value {
     json!({ "disk": { "path": device.arg() } })
 }

@@ -24,9 +24,18 @@ pub struct Recording {
 impl RecordedDisk {
     /// A device of `mib` MiB, made ready by a program that gets its file as the last argument.
     pub fn new(mib: usize, program: &str, args: &[&str]) -> RecordedDisk {
+        RecordedDisk::of(&vec![0u8; mib << 20], program, args)
+    }
+
+    /// A device with this content.
+    pub fn holding(content: &[u8]) -> RecordedDisk {
+        RecordedDisk::of(content, "true", &[])
+    }
+
+    fn of(content: &[u8], program: &str, args: &[&str]) -> RecordedDisk {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name).display().to_string();
-        std::fs::write(path("disk"), vec![0u8; mib << 20]).unwrap();
+        std::fs::write(path("disk"), content).unwrap();
         for name in ["log", "served"] {
             std::fs::write(path(name), "").unwrap();
         }

@@ -120,15 +120,22 @@ impl Lab {
         std::fs::write(&file, serde_json::to_vec_pretty(config).unwrap()).unwrap();
         let mut all = vec!["--config", file.to_str().unwrap()];
         all.extend(flags);
-        self.run(&all, None, look)
+        self.run(&all, None, "", look)
+    }
+
+    /// Plays `config` where the shell script `before` has changed something that only this session sees.
+    pub fn play_where(&self, before: &str, config: &Value, look: &str) -> Seen {
+        let file = self.path("config.json");
+        std::fs::write(&file, serde_json::to_vec_pretty(config).unwrap()).unwrap();
+        self.run(&["--config", file.to_str().unwrap()], None, before, look)
     }
 
     /// Plays what the words in the file `cmdline` ask for, which stands for the kernel's command line.
     pub fn play_words(&self, cmdline: &Path, look: &str) -> Seen {
-        self.run(&[], Some(cmdline), look)
+        self.run(&[], Some(cmdline), "", look)
     }
 
-    fn run(&self, flags: &[&str], cmdline: Option<&Path>, look: &str) -> Seen {
+    fn run(&self, flags: &[&str], cmdline: Option<&Path>, before: &str, look: &str) -> Seen {
         let sysroot = self.path("sysroot");
         std::fs::create_dir_all(&sysroot).unwrap();
         let facts = self.path("facts");
@@ -138,6 +145,7 @@ impl Lab {
             r#"set -u
             mount --make-rprivate / && mount -t tmpfs -o mode=0755 run /run
             [ -z "$3" ] || mount --bind "$3" /proc/cmdline
+            {before}
             "$1" --json initrd --sysroot "$2" $5; code=$?
             exec >"$4" 2>&1
             root=$2

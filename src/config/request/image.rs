@@ -1,6 +1,10 @@
 //! The image of a boot config, and its proof.
 
+mod running;
+
 use std::path::PathBuf;
+
+pub use running::RUNNING;
 
 use super::{Problems, wire};
 use crate::stream::{Keyring, Location, RegistryAccess, SignatureKind, SignatureOf};
@@ -9,6 +13,8 @@ use crate::units::{Bytes, Digest};
 /// An image and its proof.
 #[derive(Clone, Debug)]
 pub struct Image {
+    /// It is the root that is running, and has no location.
+    pub running: bool,
     /// The URL, then the mirrors.
     pub locations: Vec<Location>,
     /// Digest of the download.
@@ -63,6 +69,7 @@ impl Image {
         match (&self.digest, &self.content_digest) {
             (Some(digest), _) => digest.to_string(),
             (None, Some(digest)) => format!("content {digest}"),
+            (None, None) if self.running => RUNNING.to_owned(),
             (None, None) => self
                 .locations
                 .first()
@@ -113,6 +120,9 @@ pub struct Signature {
 }
 /// The meaning of `image`.
 pub(super) fn read(image: &wire::Image, problems: &mut Problems) -> Option<Image> {
+    if image.url == RUNNING {
+        return Some(running::read(image, problems));
+    }
     let url = problems.location("image.url", &image.url);
     let mut locations = Vec::new();
     for (i, mirror) in image.mirrors.iter().enumerate() {
@@ -140,6 +150,7 @@ pub(super) fn read(image: &wire::Image, problems: &mut Problems) -> Option<Image
         );
     }
     Some(Image {
+        running: false,
         locations,
         digest: image.digest.clone(),
         content_digest: image.content_digest.clone(),

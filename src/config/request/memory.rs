@@ -80,6 +80,12 @@ pub(super) fn read(
     let verity = memory.verity.as_ref().and_then(|v| verity(v, problems));
     let upper = memory.upper.as_ref().and_then(|u| upper(u, problems));
     let image = image::read(config.image.as_ref()?, problems)?;
+    if image.running {
+        problems.add(
+            "image.url",
+            "the root that is running is in memory already: only with `disk`",
+        );
+    }
     if memory.upper.is_some() && memory.method == wire::MemoryMethod::Extract {
         problems.add(
             "memory.upper",

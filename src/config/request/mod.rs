@@ -16,7 +16,7 @@ mod tests;
 use std::time::Duration;
 
 pub use disk::{Addition, DiskInstall, Named};
-pub use image::{ClientCertificate, Image, Signature, Text};
+pub use image::{ClientCertificate, Image, RUNNING, Signature, Text};
 pub use memory::{MemorySession, Verity};
 pub use preserve::{Preserved, Source};
 pub use system::{SystemChanges, SystemFile};

@@ -1,20 +1,22 @@
 //! Copies a file or a directory with all that is in it from one file system to another, and loses nothing of
 //! it: the same attributes as [`super::unpack()`] keeps, from a mounted tree.
 
+mod content;
+pub mod running;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat, mknodat};
-use nix::unistd::{Whence, ftruncate, linkat, lseek, symlinkat};
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
 use super::attributes::{Failed, Subject};
 use super::census::{Census, bump};
@@ -31,8 +33,6 @@ const DEPTH: usize = 200;
 /// Files whose further names have not all been met yet.
 const LINKS_MAX: usize = 1 << 18;
 const BUFFER: usize = 256 << 10;
-/// Holes are looked for in pages: what a tmpfs gives and what a file system stores.
-const GRAIN: usize = 4096;
 
 /// Copies what `source` in `from` leads to (a directory or a regular file; links on the way are followed in
 /// that root) to `target` in `to`, where no link is followed.
@@ -66,19 +66,17 @@ pub fn copy_remembering(
     target: &Path,
     (progress, ledger): (&AtomicU64, Option<&mut Ledger>),
 ) -> Result<Census> {
+    let mut copying = Copying::new(to, progress, ledger);
+    tree(&mut copying, from, source, target)?;
+    Ok(copying.census)
+}
+
+fn tree(copying: &mut Copying<'_>, from: &Root, source: &Path, target: &Path) -> Result<()> {
+    let to = copying.to;
     let handle = from.handle(source, Walk::InRoot)?;
     let stat = fstat(&handle).map_err(|errno| {
         failed_to_copy("looking at", source.as_os_str().as_bytes(), errno, 0, from)
     })?;
-    let mut copying = Copying {
-        to,
-        progress,
-        ledger,
-        levels: vec![],
-        links: HashMap::new(),
-        census: Census::default(),
-        buffer: vec![0; BUFFER],
-    };
     let path = target.as_os_str().as_bytes();
     match kind(&stat) {
         SFlag::S_IFDIR => {
@@ -114,7 +112,7 @@ pub fn copy_remembering(
             ));
         }
     }
-    Ok(copying.census)
+    Ok(())
 }
 
 struct Level {
@@ -135,9 +133,24 @@ struct Copying<'a> {
     links: HashMap<Id, (Vec<u8>, u64)>,
     census: Census,
     buffer: Vec<u8>,
+    /// Where the source is in use.
+    running: Option<running::Running<'a>>,
 }
 
-impl Copying<'_> {
+impl<'a> Copying<'a> {
+    fn new(to: &'a Root, progress: &'a AtomicU64, ledger: Option<&'a mut Ledger>) -> Copying<'a> {
+        Copying {
+            to,
+            progress,
+            ledger,
+            levels: vec![],
+            links: HashMap::new(),
+            census: Census::default(),
+            buffer: vec![0; BUFFER],
+            running: None,
+        }
+    }
+
     /// Where the sum of a file's content is made, if anybody wants it.
     fn sum(&self) -> Option<Content> {
         self.ledger.as_ref().map(|_| Content::default())
@@ -223,8 +236,13 @@ impl Copying<'_> {
             move |errno| failed_to_copy(doing, &path, errno, 0, to)
         };
         let source = &level.source;
-        let stat =
-            fstatat(source, name, AtFlags::AT_SYMLINK_NOFOLLOW).map_err(wrong("looking at"))?;
+        let stat = match fstatat(source, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(errno) if self.is_gone(errno, &path) => return Ok(None),
+            stat => stat.map_err(wrong("looking at"))?,
+        };
+        if self.leaves_out(&path, &stat) {
+            return Ok(None);
+        }
         let kind = kind(&stat);
         if kind == SFlag::S_IFSOCK {
             bump(&mut self.census.sockets, 1);
@@ -246,7 +264,18 @@ impl Copying<'_> {
                 )
                 .map_err(wrong("opening the directory"))?;
                 match open_here(source, name, flags) {
+                    Ok(inner) if self.empties(&path) => {
+                        bump(&mut self.census.entries, 1);
+                        bump(&mut self.census.directories, 1);
+                        let subject = Subject::open(target.as_fd());
+                        self.settle(&path, &stat, Of::Open(inner.as_fd()), subject)?;
+                    }
                     Ok(inner) => return Ok(Some((inner, target, path))),
+                    Err(errno) if self.is_gone(errno, &path) => {
+                        drop(target);
+                        unlinkat(&level.target, name, UnlinkatFlags::RemoveDir)
+                            .map_err(wrong("removing the directory"))?;
+                    }
                     Err(Errno::EXDEV) => {
                         bump(&mut self.census.entries, 1);
                         bump(&mut self.census.mount_points, 1);
@@ -259,7 +288,12 @@ impl Copying<'_> {
             SFlag::S_IFREG => {
                 let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
                 match open_here(source, name, flags) {
-                    Ok(fd) => self.file(&File::from(fd), &stat, &level.target, name, &path)?,
+                    Ok(fd) => {
+                        let file = File::from(fd);
+                        let stat = self.as_opened(&file, &stat).map_err(wrong("looking at"))?;
+                        self.file(&file, &stat, &level.target, name, &path)?;
+                    }
+                    Err(errno) if self.is_gone_with_links(errno, &stat, &path) => {}
                     Err(Errno::EXDEV) => {
                         bump(&mut self.census.entries, 1);
                         bump(&mut self.census.mount_points, 1);
@@ -276,7 +310,12 @@ impl Copying<'_> {
                 let is_link = kind == SFlag::S_IFLNK;
                 if is_link {
                     bump(&mut self.census.symlinks, 1);
-                    let text = readlinkat(source, name).map_err(wrong("reading the link"))?;
+                    let text = match readlinkat(source, name) {
+                        Err(errno) if self.is_gone_with_links(errno, &stat, &path) => {
+                            return Ok(None);
+                        }
+                        text => text.map_err(wrong("reading the link"))?,
+                    };
                     symlinkat(text.as_os_str(), &level.target, name)
                         .map_err(wrong("making the symbolic link"))?;
                 } else {
@@ -338,75 +377,9 @@ impl Copying<'_> {
         let target = create(parent, name)
             .map_err(|errno| failed_to_copy("creating the file", path, errno, 0, self.to))?;
         self.content(source, stat, &target, path)?;
+        self.compare(source, stat, path);
         let subject = Subject::open(target.as_fd());
         self.settle(path, stat, Of::Open(source.as_fd()), subject)
-    }
-
-    /// The content with its holes.
-    fn content(
-        &mut self,
-        source: &File,
-        stat: &FileStat,
-        target: &File,
-        path: &[u8],
-    ) -> Result<()> {
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let wrong = |doing: &str, errno| failed_to_copy(doing, path, errno, size, self.to);
-        // squashfs and erofs have holes and do not tell where.
-        let has_holes = u64::try_from(stat.st_blocks)
-            .unwrap_or(0)
-            .saturating_mul(512)
-            < size;
-        let mut sum = self.sum();
-        let mut at = 0i64;
-        while at < stat.st_size {
-            at = match lseek(source, at, Whence::SeekData) {
-                // A hole up to the end.
-                Err(Errno::ENXIO) => break,
-                // This file system does not tell: all of it is data.
-                Err(Errno::EINVAL) => at,
-                found => found.map_err(|errno| wrong("reading", errno))?,
-            };
-            let end = match lseek(source, at, Whence::SeekHole) {
-                Err(Errno::EINVAL | Errno::ENXIO) => stat.st_size,
-                found => found
-                    .map_err(|errno| wrong("reading", errno))?
-                    .min(stat.st_size),
-            };
-            if end <= at {
-                break;
-            }
-            let (mut offset, stop) = (unsigned(at), unsigned(end));
-            while offset < stop {
-                let want = usize::try_from(stop.saturating_sub(offset)).unwrap_or(BUFFER);
-                let room = self.buffer.len().min(want);
-                let buffer = self.buffer.get_mut(..room).unwrap_or_default();
-                let got = match source.read_at(buffer, offset) {
-                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                    // Somebody made it shorter meanwhile.
-                    Ok(0) => return Err(wrong("reading", Errno::EIO)),
-                    got => got.map_err(|e| wrong("reading", errno(&e)))?,
-                };
-                let data = buffer.get(..got).unwrap_or_default();
-                if let Some(sum) = &mut sum {
-                    sum.put(offset, data);
-                }
-                let written = if has_holes {
-                    write_around_zeros(target, data, offset)
-                } else {
-                    target
-                        .write_all_at(data, offset)
-                        .map(|()| data.len() as u64)
-                };
-                let written = written.map_err(|e| wrong("writing", errno(&e)))?;
-                offset = offset.saturating_add(got as u64);
-                bump(&mut self.census.bytes, written);
-                self.progress.fetch_add(written, Ordering::Relaxed);
-            }
-            at = end;
-        }
-        ftruncate(target, stat.st_size).map_err(|errno| wrong("setting the size of", errno))?;
-        self.remember(target, path, sum.map(|sum| sum.finish(size)))
     }
 
     fn settle(
@@ -416,9 +389,12 @@ impl Copying<'_> {
         source: Of<'_>,
         subject: Subject<'_>,
     ) -> Result<()> {
-        let xattrs = read_xattrs(source).map_err(|errno| {
-            failed_to_copy("reading the attributes of", path, errno, 0, self.to)
-        })?;
+        let xattrs = match read_xattrs(source) {
+            Err(errno) if self.is_gone(errno, path) => Vec::new(),
+            xattrs => xattrs.map_err(|errno| {
+                failed_to_copy("reading the attributes of", path, errno, 0, self.to)
+            })?,
+        };
         self.attributes(path, stat, &xattrs, subject)
     }
 
@@ -448,33 +424,6 @@ impl Copying<'_> {
     fn not_set(&self, path: &[u8], failure: &Failed) -> Failure {
         failed_to_copy(failure.doing, path, failure.errno, 0, self.to)
     }
-}
-
-/// Leaves runs of zeros out; how much was written.
-fn write_around_zeros(target: &File, data: &[u8], offset: u64) -> std::io::Result<u64> {
-    static ZEROS: [u8; GRAIN] = [0; GRAIN];
-    let is_zero = |piece: &[u8]| ZEROS.get(..piece.len()) == Some(piece);
-    let (mut at, mut written) = (0usize, 0u64);
-    while let Some(rest) = data.get(at..).filter(|rest| !rest.is_empty()) {
-        let zeros: usize = rest
-            .chunks(GRAIN)
-            .take_while(|piece| is_zero(piece))
-            .map(<[u8]>::len)
-            .sum();
-        let from = at.saturating_add(zeros);
-        let run: usize = data
-            .get(from..)
-            .unwrap_or_default()
-            .chunks(GRAIN)
-            .take_while(|piece| !is_zero(piece))
-            .map(<[u8]>::len)
-            .sum();
-        at = from.saturating_add(run);
-        let run = data.get(from..at).unwrap_or_default();
-        target.write_all_at(run, offset.saturating_add(from as u64))?;
-        bump(&mut written, run.len() as u64);
-    }
-    Ok(written)
 }
 
 pub(super) fn read_xattrs(of: Of<'_>) -> nix::Result<Vec<Xattr>> {

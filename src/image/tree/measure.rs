@@ -11,6 +11,7 @@ use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::sys::statfs::{FsType, fstatfs};
 
 use super::census::bump;
+use super::copy::running::LeftOut;
 use super::parents::Id;
 use super::refusal::failed_to_copy;
 use crate::error::Result;
@@ -44,6 +45,18 @@ const EROFS: FsType = FsType(0xe0f5_e1e2);
 /// # Errors
 /// Class media where something cannot be read.
 pub fn measure(root: &Root, limit: u64) -> Result<Size> {
+    measure_but(root, limit, None)
+}
+
+/// The same of a tree in use, without what [`super::copy_running`] leaves out.
+///
+/// # Errors
+/// As [`measure`].
+pub fn measure_running(root: &Root, limit: u64, left_out: &LeftOut) -> Result<Size> {
+    measure_but(root, limit, Some(left_out))
+}
+
+fn measure_but(root: &Root, limit: u64, running: Option<&LeftOut>) -> Result<Size> {
     let wrong = |errno| failed_to_copy("reading the directory", b"/", errno, 0, root);
     let top = root.directory(Path::new("/"), Walk::InRoot)?;
     let blocks_are_data = fstatfs(&top).map_err(wrong)?.filesystem_type() != EROFS;
@@ -53,7 +66,11 @@ pub fn measure(root: &Root, limit: u64) -> Result<Size> {
     };
     let mut links: HashSet<Id> = HashSet::new();
     let mut levels = vec![open(top).map_err(wrong)?];
-    while let Some((directory, entries)) = levels.last_mut() {
+    loop {
+        let depth = levels.len();
+        let Some((directory, entries)) = levels.last_mut() else {
+            break;
+        };
         let Some(entry) = entries.next().transpose().map_err(wrong)? else {
             levels.pop();
             continue;
@@ -64,7 +81,13 @@ pub fn measure(root: &Root, limit: u64) -> Result<Size> {
         }
         let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
         let wrong = |errno| failed_to_copy("looking at", name.to_bytes(), errno, 0, root);
-        let stat = fstatat(&*directory, name, flags).map_err(wrong)?;
+        let stat = match fstatat(&*directory, name, flags) {
+            Err(Errno::ENOENT) if running.is_some() => continue,
+            stat => stat.map_err(wrong)?,
+        };
+        if running.is_some_and(|left_out| left_out.has(&stat)) {
+            continue;
+        }
         let kind = kind(&stat);
         if kind != SFlag::S_IFDIR && stat.st_nlink > 1 {
             let id = (stat.st_dev, stat.st_ino);
@@ -88,7 +111,8 @@ pub fn measure(root: &Root, limit: u64) -> Result<Size> {
                 _ => 0,
             },
         );
-        if kind == SFlag::S_IFDIR {
+        let stays_empty = running.is_some() && depth == 1 && LeftOut::empties(name.to_bytes());
+        if kind == SFlag::S_IFDIR && !stays_empty {
             let how = OpenHow::new()
                 .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
                 .resolve(
@@ -99,6 +123,7 @@ pub fn measure(root: &Root, limit: u64) -> Result<Size> {
             match openat2(&*directory, name, how) {
                 // A mount point: not entered.
                 Err(Errno::EXDEV) => {}
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) if running.is_some() => {}
                 Ok(_) if levels.len() >= DEPTH => return Err(wrong(Errno::ELOOP)),
                 opened => levels.push(opened.and_then(open).map_err(wrong)?),
             }

@@ -29,9 +29,10 @@ mod unpack;
 mod whiteout;
 
 pub use census::Census;
+pub use copy::running::{EMPTIED, LEFT_OUT, LeftOut, RunningCopy, copy_running};
 pub use copy::{copy, copy_remembering};
 pub use ledger::{Compared, Content, Ledger, Listing};
 pub use limits::Limits;
-pub use measure::{Size, measure};
+pub use measure::{Size, measure, measure_running};
 pub use remove::{Removed, remove_children};
 pub use unpack::{Options, unpack, unpack_remembering};

@@ -27,6 +27,21 @@ pub struct Lasting {
     pub notes: Vec<String>,
 }
 
+impl Lasting {
+    /// What can be asked before the first write: required paths on file systems that are there already.
+    pub fn look_ahead(&self) -> Option<Step> {
+        let is_there = |source: &&SourceDevice| {
+            let is_new = matches!(source.on_target, Some(Named::Label(_)));
+            source.required && source.format.is_none() && !is_new
+        };
+        let sources: Vec<SourceDevice> = self.sources.iter().filter(is_there).cloned().collect();
+        let is_asked =
+            |path: &&Binding| path.required && sources.iter().any(|s| s.number == path.source);
+        let bindings: Vec<Binding> = self.bindings.iter().filter(is_asked).cloned().collect();
+        (!bindings.is_empty()).then_some(Step::LookAtSources { sources, bindings })
+    }
+}
+
 /// Decides for an installation on `disk`, of which `kept` stay and to which `added` come.
 pub fn decide(
     request: &Request,

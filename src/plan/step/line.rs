@@ -55,7 +55,14 @@ impl fmt::Display for Step {
                 content_digest,
                 ..
             } => {
-                write!(f, "open image {}", locations.join(", then "))?;
+                if let Step::OpenTree {
+                    running: Some(_), ..
+                } = self
+                {
+                    f.write_str("open the root that is running")
+                } else {
+                    write!(f, "open image {}", locations.join(", then "))
+                }?;
                 match (digest, content_digest) {
                     (Some(digest), _) => write!(f, " ({digest})"),
                     (None, Some(digest)) => write!(f, " (content {digest})"),
@@ -126,6 +133,14 @@ impl fmt::Display for Step {
                 let all: Vec<String> = filesystems.iter().map(ToString::to_string).collect();
                 write!(f, "ERASE: make {}", all.join(", "))
             }
+            Step::UnpackTree {
+                partition,
+                running: true,
+                ..
+            } => write!(
+                f,
+                "copy the root that is running, without other file systems that are mounted in it, into partition {partition}"
+            ),
             Step::UnpackTree { partition, .. } => write!(
                 f,
                 "unpack the tree into partition {partition} and check every proof"
@@ -140,6 +155,19 @@ impl fmt::Display for Step {
             ),
             Step::GrowFilesystem { partition } => {
                 write!(f, "grow the file system of partition {partition}")
+            }
+            Step::LookAtSources { sources, bindings } => {
+                let devices: Vec<&str> = sources.iter().map(|s| s.name.as_str()).collect();
+                let paths: Vec<String> = bindings
+                    .iter()
+                    .map(|b| b.target.display().to_string())
+                    .collect();
+                write!(
+                    f,
+                    "look, without a write, whether {} can be provided from {}",
+                    paths.join(", "),
+                    devices.join(", ")
+                )
             }
             Step::KeepPaths { sources, bindings } => {
                 f.write_str("in the installed system and its fstab:")?;

@@ -125,6 +125,9 @@ pub enum Step {
         filesystem: tree_root::NewFileSystemKind,
         /// What it keeps and gets besides.
         shape: Box<Shape>,
+        /// Where the tree is the root that is running: what is demanded of it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        running: Option<tree_root::RunningRoot>,
     },
     /// Make the kernel know the partitions of that table, which stays in memory.
     MakePartitions {
@@ -144,6 +147,9 @@ pub enum Step {
         partition: u32,
         /// Whether sums are kept for reading back.
         remember: bool,
+        /// It is the root that is running, which nothing proves.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        running: bool,
     },
     /// Make the tree this disk's: /etc/fstab and /etc/machine-id.
     SettleTree {
@@ -180,6 +186,13 @@ pub enum Step {
     GrowFilesystem {
         /// The partition, as the config names it.
         partition: Named,
+    },
+    /// Look, while the old system is still there, whether preserved paths can be provided from what is kept.
+    LookAtSources {
+        /// Where they live: file systems that are there.
+        sources: Vec<SourceDevice>,
+        /// What they are.
+        bindings: Vec<Binding>,
     },
     /// Make preserved paths ready, and have the installed system mount them at each of its boots.
     KeepPaths {
@@ -357,6 +370,7 @@ impl Step {
             Step::ChangeSystem { .. } => "changeSystem",
             Step::MakeFilesystem { .. } => "makeFilesystem",
             Step::GrowFilesystem { .. } => "growFilesystem",
+            Step::LookAtSources { .. } => "lookAtSources",
             Step::KeepPaths { .. } => "keepPaths",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
@@ -406,6 +420,7 @@ impl Step {
             | Step::TakeDown { .. }
             | Step::ClaimDisk
             | Step::OpenImage { .. }
+            | Step::LookAtSources { .. }
             | Step::ReadBack
             | Step::OpenPartitions { .. }
             | Step::OpenTree { .. }
@@ -446,6 +461,7 @@ impl Step {
             | Step::TakeDown { .. }
             | Step::ClaimDisk
             | Step::OpenImage { .. }
+            | Step::LookAtSources { .. }
             | Step::WriteMark { .. }
             | Step::ReplaceTable { .. }
             | Step::ClearDisk { .. }

@@ -190,6 +190,8 @@ fn look(entrance: &Entrance<'_>, request: &Request) -> Result<Facts> {
         Goal::Disk(_) => host::probe(entrance.root)?,
     };
     facts.place = match entrance.role {
+        // Only there is it a system's.
+        Role::Plan if request.image().is_some_and(|image| image.running) => Place::Running,
         // Someone who looks at a plan wants to see the one of the initrd.
         Role::Init | Role::Plan => Place::Init,
         Role::Initrd => Place::Initrd {

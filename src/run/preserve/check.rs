@@ -1,10 +1,11 @@
 //! The check of a file system before it is mounted: what can be repaired without a decision is, and what could not be
 //! looked at is not called damaged.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::patience;
-use crate::error::{Class, Failure, Result, printable};
+use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::plan::preserve::SourceDevice;
 use crate::report::Reporter;
 use crate::sys::tool::{self, Output, Tool};
@@ -86,6 +87,35 @@ pub fn check(device: &SourceDevice, reporter: &Reporter) -> Result<()> {
     }
 }
 
+/// Looks at an ext4 that says itself that it has errors, on `path`, which shows `device`, without a change.
+///
+/// # Errors
+/// Class preserve where errors are found: which of them need a decision, only a repair tells.
+pub fn look(device: &SourceDevice, path: &Path, reporter: &Reporter) -> Result<()> {
+    let path = path.to_string_lossy();
+    let output = patience::telling(
+        &format!("{} of {device}", Tool::E2fsck),
+        || patience::at_most(CHECK),
+        reporter,
+        || tool::run_expecting(Tool::E2fsck, &["-n", &path], CHECK, &e2fsck::CHECKED),
+    )
+    .context(Class::Preserve, || {
+        format!("the {} on {device} could not be checked", device.filesystem)
+    })?;
+    match of_e2fsck(output.code) {
+        Verdict::Clean | Verdict::Corrected => Ok(()),
+        Verdict::Damaged => Err(said(
+            Failure::new(
+                Class::Preserve,
+                format!("the {} on {device} has errors", device.filesystem),
+            ),
+            Tool::E2fsck,
+            &output,
+        )
+        .hint("start the system that is still there, which repairs what needs no decision, or run `e2fsck -p` on a running system; then try again")),
+    }
+}
+
 fn of_e2fsck(code: Option<i32>) -> Verdict {
     match code {
         Some(0) => Verdict::Clean,
@@ -95,6 +125,20 @@ fn of_e2fsck(code: Option<i32>) -> Verdict {
 }
 
 fn damaged(device: &SourceDevice, tool: Tool, output: &Output) -> Failure {
+    let failure = Failure::new(
+        Class::Preserve,
+        format!(
+            "the {} on {device} is damaged and cannot be repaired without a decision",
+            device.filesystem
+        ),
+    );
+    said(failure, tool, output).hint(format!(
+        "look at it with `{tool}` on a running system, or restore it from a backup"
+    ))
+}
+
+/// `failure`, because of what `tool` said.
+fn said(failure: Failure, tool: Tool, output: &Output) -> Failure {
     let said = format!("{}\n{}", output.stdout, output.stderr);
     let lines: Vec<&str> = said
         .lines()
@@ -106,20 +150,10 @@ fn damaged(device: &SourceDevice, tool: Tool, output: &Output) -> Failure {
     let said = lines.get(from..).unwrap_or_default().join("; ");
     let said: String = said.chars().take(400).collect();
     let code = output.code.unwrap_or_default();
-    Failure::new(
-        Class::Preserve,
-        format!(
-            "the {} on {device} is damaged and cannot be repaired without a decision",
-            device.filesystem
-        ),
-    )
-    .caused_by(std::io::Error::other(format!(
+    failure.caused_by(std::io::Error::other(format!(
         "{tool} ended with code {code}: {}",
         printable(&said)
     )))
-    .hint(format!(
-        "look at it with `{tool}` on a running system, or restore it from a backup"
-    ))
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@ use crate::error::{Class, Failure, Result, printable};
 use crate::plan::preserve::Binding;
 use crate::report::Reporter;
 
+/// Where a check puts what it found no name for, in the root of the file system: it was somebody's.
+const LOST: &str = "lost+found";
+
 /// What is to be done before a place can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -75,12 +78,32 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
 
 /// Whether the place of `binding` may be used, before anything changes anywhere.
 pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
-    judged(binding, source).map(drop)
+    let (verdict, records) = judged(binding, source)?;
+    if !source.read_only {
+        return Ok(());
+    }
+    match verdict {
+        Verdict::Use | Verdict::Take => {
+            let own = records.iter().find(|r| r.path == binding.subdir);
+            earlier::needs_no_write(binding, source, own)
+        }
+        Verdict::Erase => Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "{} cannot be erased: {} is read-only",
+                shown(&binding.subdir),
+                source.name
+            ),
+        )
+        .hint("leave the option ro away for one session, which erases it")),
+    }
 }
 
 fn judged(binding: &Binding, source: &Source) -> Result<(Verdict, Vec<Record>)> {
     let records = record::all(source)?;
-    let has_content = place::has_content(source, &binding.subdir)?;
+    let is_root = binding.subdir.as_os_str().is_empty();
+    let has_content = place::has_content(source, &binding.subdir)?
+        || (is_root && binding.claim_bound && place::has_content(source, Path::new(LOST))?);
     let verdict = judge(binding, &records, has_content).map_err(|why| {
         Failure::new(Class::Preserve, format!("{why} ({})", source.name)).hint(
             "use another place, or set `otherClaim` to Erase with `claimBound` if what is there may be lost",
@@ -162,6 +185,10 @@ fn erase(source: &Source, path: &Path) -> Result<()> {
         place::Found::File(_) => remove::file(source, path)?,
         place::Found::Directory(fd) if path.as_os_str().is_empty() => {
             remove::children(&fd, &place::OWN, path)?;
+            if let place::Found::Directory(lost) = place::look(source, Path::new(LOST))? {
+                remove::children(&lost, &[], Path::new(LOST))?;
+            }
+            place::strip(&fd, path)?;
         }
         // Mode, owner and attributes were the other claim's as well.
         place::Found::Directory(_) => remove::directory(source, path)?,

@@ -1,12 +1,16 @@
 //! Whether a place is still what an earlier session made of it. What is missing, or is seen in another way, would come
 //! up as an empty directory.
 
+use std::path::Path;
+
 use nix::sys::stat::fstatat;
 
+use super::machine_id;
 use super::place::{self, Found};
 use super::record::{self, Record, Stage};
 use super::remove;
 use super::source::Source;
+use crate::config::wire::Seed;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::plan::preserve::{Attach, Binding};
 
@@ -14,10 +18,13 @@ use crate::plan::preserve::{Attach, Binding};
 pub fn check(binding: &Binding, source: &Source, own: Option<&Record>) -> Result<()> {
     let path = &binding.subdir;
     let found = place::look(source, path)?;
+    place::must_fit(binding.attach, &found, source, path)?;
     let made = match (binding.attach, &found) {
         (_, Found::Nothing) => false,
-        (Attach::Overlay, Found::Directory(_)) => {
-            !matches!(place::look(source, &path.join("upper"))?, Found::Nothing)
+        (Attach::Overlay, Found::Directory(_)) => is_layered(source, path)?,
+        (Attach::MachineId, Found::File(_)) => {
+            machine_id::kept(source, path)?;
+            true
         }
         (Attach::Directory | Attach::File | Attach::Overlay | Attach::MachineId, _) => true,
     };
@@ -59,6 +66,52 @@ pub fn check(binding: &Binding, source: &Source, own: Option<&Record>) -> Result
     Ok(())
 }
 
+/// Whether the directory at `path` has an upper layer.
+fn is_layered(source: &Source, path: &Path) -> Result<bool> {
+    let [upper, work] = ["upper", "work"].map(|name| path.join(name));
+    let found = place::look(source, &upper)?;
+    place::must_fit(Attach::Overlay, &found, source, &upper)?;
+    if matches!(found, Found::Nothing) {
+        return Ok(false);
+    }
+    place::must_fit(Attach::Overlay, &place::look(source, &work)?, source, &work)?;
+    Ok(true)
+}
+
+/// Refuses a place in which something would have to be made or written down, on a source that is mounted read-only.
+/// `own` is its record.
+pub fn needs_no_write(binding: &Binding, source: &Source, own: Option<&Record>) -> Result<()> {
+    let path = &binding.subdir;
+    let missing = match (binding.attach, place::look(source, path)?) {
+        (_, Found::Nothing) => Some("is not there"),
+        (Attach::MachineId, Found::File(_)) => machine_id::kept(source, path)?
+            .is_none()
+            .then_some("holds no machine id"),
+        (Attach::Directory | Attach::File | Attach::Overlay | Attach::MachineId, _) => None,
+    };
+    let is_filled = own.is_some_and(|own| own.seeded);
+    let is_owned = own.is_some_and(|own| own.claim.is_some());
+    let missing = missing
+        .or((binding.seed == Seed::FromImageOnce && !is_filled).then_some("was never filled"))
+        .or((binding.claim_bound && !is_owned).then_some("belongs to no claim yet"));
+    match missing {
+        None => Ok(()),
+        Some(what) => Err(Failure::new(
+            Class::Preserve,
+            format!("{} {what}, and {} is read-only", shown(path), source.name),
+        )
+        .hint("leave the option ro away for the first session, which makes it")),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    if path.as_os_str().is_empty() {
+        "the root".to_owned()
+    } else {
+        path.display().to_string()
+    }
+}
+
 fn other_method(
     binding: &Binding,
     source: &Source,
@@ -66,11 +119,7 @@ fn other_method(
     method: &str,
     other: &str,
 ) -> Failure {
-    let place = if binding.subdir.as_os_str().is_empty() {
-        "the root".to_owned()
-    } else {
-        binding.subdir.display().to_string()
-    };
+    let place = shown(&binding.subdir);
     Failure::new(
         Class::Preserve,
         format!(

@@ -18,7 +18,7 @@ use super::record::{self, Record, WALK};
 use super::source::Source;
 use crate::config::wire::Seed;
 use crate::error::{Class, Context as _, Failure, Result, describe};
-use crate::plan::preserve::Binding;
+use crate::plan::preserve::{Attach, Binding};
 use crate::report::Reporter;
 use crate::sys::beneath::{Root, Walk};
 
@@ -38,27 +38,14 @@ pub fn provide(
 ) -> Result<()> {
     let in_image = image.read(&binding.target, Walk::InRoot, LIMIT).ok();
     let id_of_image = in_image.as_deref().and_then(parse);
-    let kept = match place::look(source, &binding.subdir)? {
-        place::Found::File(_) => source.root.read(&binding.subdir, WALK, LIMIT)?,
-        place::Found::Nothing => Vec::new(),
-        place::Found::Directory(_) => {
-            return Err(Failure::new(
-                Class::Preserve,
-                format!(
-                    "{} on {} is a directory",
-                    binding.subdir.display(),
-                    source.name
-                ),
-            ));
-        }
-    };
+    let kept = kept(source, &binding.subdir)?;
     // An image with an id, and one with an empty file, asks for no first boot.
     let is_empty = in_image
         .as_deref()
         .is_some_and(|text| text.trim_ascii().is_empty());
     let asks = !is_empty && id_of_image.is_none();
     let own = record::of(source, &binding.subdir)?;
-    if let Some(id) = parse(&kept) {
+    if let Some(id) = kept {
         // The first boot of this machine, where no session of it came as far as starting.
         let is_first = asks && own.is_some_and(|own| own.first_boot);
         let place = if is_first {
@@ -67,17 +54,6 @@ pub fn provide(
             &binding.target
         };
         return put(root, place, &id);
-    }
-    if !kept.iter().all(u8::is_ascii_whitespace) && kept.trim_ascii() != b"uninitialized" {
-        return Err(Failure::new(
-            Class::Preserve,
-            format!(
-                "{} on {} is no machine id",
-                binding.subdir.display(),
-                source.name
-            ),
-        )
-        .hint("remove the file from the source; the machine gets a new id then"));
     }
     let id = match &id_of_image {
         Some(id) if binding.seed == Seed::FromImageOnce => id.clone(),
@@ -100,6 +76,26 @@ pub fn provide(
         &binding.target
     };
     put(root, place, &id)
+}
+
+/// The id that is at `path` of `source`; `None` where there is none yet.
+pub fn kept(source: &Source, path: &Path) -> Result<Option<String>> {
+    let found = place::look(source, path)?;
+    place::must_fit(Attach::MachineId, &found, source, path)?;
+    if matches!(found, place::Found::Nothing) {
+        return Ok(None);
+    }
+    let kept = source.root.read(path, WALK, LIMIT)?;
+    let id = parse(&kept);
+    let waits = kept.iter().all(u8::is_ascii_whitespace) || kept.trim_ascii() == b"uninitialized";
+    if id.is_some() || waits {
+        return Ok(id);
+    }
+    Err(Failure::new(
+        Class::Preserve,
+        format!("{} on {} is no machine id", path.display(), source.name),
+    )
+    .hint("remove the file from the source; the machine gets a new id then"))
 }
 
 /// The first boot of the machines whose ids are on `source` begins: what comes after it is none.

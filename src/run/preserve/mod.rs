@@ -7,6 +7,7 @@ pub mod claim;
 pub mod conflicts;
 pub mod earlier;
 pub mod layer;
+pub mod look_ahead;
 pub mod luks;
 pub mod machine_id;
 pub mod partition;

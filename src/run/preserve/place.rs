@@ -16,6 +16,7 @@ use crate::error::{Class, Context as _, Failure, Result};
 use crate::plan::preserve::{Attach, Binding};
 use crate::run::memory::selinux;
 use crate::sys::beneath::{self, Root, Walk};
+use crate::sys::xattr::{self, Of};
 
 /// What is of the file system itself, in its root.
 pub const OWN: [&str; 2] = [HIDDEN, "lost+found"];
@@ -136,6 +137,17 @@ pub fn dress(fd: &OwnedFd, attributes: &Attributes, what: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Takes away what its last owner gave the root of a file system, which cannot be made anew: attributes, ACLs among
+/// them, owner and mode. Labels stay.
+pub fn strip(fd: &OwnedFd, what: &Path) -> Result<()> {
+    let failed = || format!("removing attributes of {}", what.display());
+    let names = xattr::list(Of::Open(fd.as_fd())).context(Class::Preserve, failed)?;
+    for name in names.iter().filter(|n| !n.starts_with(b"security.")) {
+        xattr::remove(Of::Open(fd.as_fd()), name).context(Class::Preserve, failed)?;
+    }
+    give(fd, (0o755, 0, 0), what)
+}
+
 /// Gives what `fd` is open on mode and owner.
 pub fn give(fd: &OwnedFd, (mode, user, group): (u32, u32, u32), what: &Path) -> Result<()> {
     // The mode last: chown(2) clears set-user-ID bits.
@@ -149,19 +161,41 @@ pub fn give(fd: &OwnedFd, (mode, user, group): (u32, u32, u32), what: &Path) -> 
         })
 }
 
+/// A file where a directory has to be.
+fn no_directory(source: &Source, path: &Path) -> Failure {
+    let what = format!(
+        "{} on {} is a file, not a directory",
+        path.display(),
+        source.name
+    );
+    Failure::new(Class::Preserve, what).hint("remove it from the source, or set `kind` to file")
+}
+
+/// A directory where a file has to be.
+fn no_file(source: &Source, path: &Path) -> Failure {
+    let what = format!(
+        "{} on {} is a directory, not a file",
+        path.display(),
+        source.name
+    );
+    Failure::new(Class::Preserve, what).hint("remove it from the source, or set `kind` to dir")
+}
+
+/// Refuses what is at `path` where `attach` has no use for it.
+pub fn must_fit(attach: Attach, found: &Found, source: &Source, path: &Path) -> Result<()> {
+    match (attach, found) {
+        (Attach::Directory | Attach::Overlay, Found::File(_)) => Err(no_directory(source, path)),
+        (Attach::File | Attach::MachineId, Found::Directory(_)) => Err(no_file(source, path)),
+        (Attach::Directory | Attach::Overlay, Found::Directory(_) | Found::Nothing)
+        | (Attach::File | Attach::MachineId, Found::File(_) | Found::Nothing) => Ok(()),
+    }
+}
+
 /// The directory at `path`; where it is missing it is made, with `attributes`.
 pub fn directory(source: &Source, path: &Path, attributes: &Attributes) -> Result<OwnedFd> {
     match look(source, path)? {
         Found::Directory(fd) => Ok(fd),
-        Found::File(_) => Err(Failure::new(
-            Class::Preserve,
-            format!(
-                "{} on {} is a file, not a directory",
-                path.display(),
-                source.name
-            ),
-        )
-        .hint("remove it from the source, or set `kind` to file")),
+        Found::File(_) => Err(no_directory(source, path)),
         Found::Nothing => {
             let fresh = fresh(source, path)?;
             let fd = source
@@ -179,17 +213,7 @@ pub fn directory(source: &Source, path: &Path, attributes: &Attributes) -> Resul
 pub fn file(source: &Source, path: &Path, attributes: &Attributes) -> Result<OwnedFd> {
     match look(source, path)? {
         Found::File(_) => {}
-        Found::Directory(_) => {
-            return Err(Failure::new(
-                Class::Preserve,
-                format!(
-                    "{} on {} is a directory, not a file",
-                    path.display(),
-                    source.name
-                ),
-            )
-            .hint("remove it from the source, or set `kind` to dir"));
-        }
+        Found::Directory(_) => return Err(no_file(source, path)),
         Found::Nothing => {
             let fresh = fresh(source, path)?;
             let fd = OwnedFd::from(source.root.create_file(&fresh, 0o600, WALK)?);

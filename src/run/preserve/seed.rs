@@ -20,6 +20,7 @@ use crate::image::tree::{self, Census};
 use crate::plan::preserve::{Attach, Binding};
 use crate::report::Reporter;
 use crate::sys::beneath::{self, Root, Walk};
+use crate::sys::xattr::{self, Of};
 use crate::units::Bytes;
 
 /// Where the copy for the place `path` is made.
@@ -250,6 +251,15 @@ fn spread(source: &Source, path: &Path) -> Result<()> {
         (stat.st_mode & 0o7777, stat.st_uid, stat.st_gid),
         Path::new(""),
     )?;
+    // ACLs and labels, which a later session does not bring either. After the mode: an ACL is a part of it.
+    for name in xattr::list(Of::Open(from.as_fd())).context(Class::Preserve, what)? {
+        let value = xattr::get(Of::Open(from.as_fd()), &name).context(Class::Preserve, what)?;
+        if let Some(value) = value {
+            xattr::set(Of::Open(root.as_fd()), &name, &value).context(Class::Preserve, || {
+                format!("setting attributes of the root of {}", source.name)
+            })?;
+        }
+    }
     nix::unistd::syncfs(&root).context(Class::Preserve, what)?;
     discard(source, path)
 }

@@ -22,7 +22,7 @@ use crate::run::make_filesystem;
 use crate::run::memory::mounts::Mounts;
 use crate::sys::beneath::Root;
 use crate::sys::block;
-use crate::sys::detached::{Context, Flags};
+use crate::sys::detached::{Context, Detached, Flags};
 use crate::sys::tool::{self, Tool};
 
 /// Who looks at the device holds its lock for moments.
@@ -46,6 +46,8 @@ pub struct Source {
 
 /// Opens `device` and mounts it at its place below [`STATE`].
 pub fn open(device: &SourceDevice, made: &mut Mounts, reporter: &Reporter) -> Result<Source> {
+    // Before the first byte: a mark or a header of LUKS is nothing to leave behind for want of a program.
+    can_be_opened(device)?;
     let file = node(device, 0)?;
     // Held until it is mounted: whoever locks this node as well keeps away. udevd locks whole disks, and only reads.
     let lock = block::lock(file, LOCK).map_err(|(_, error)| {
@@ -112,7 +114,7 @@ fn node(device: &SourceDevice, flags: libc::c_int) -> Result<File> {
     Ok(file)
 }
 
-fn changed(device: &SourceDevice, how: &str) -> Failure {
+pub(super) fn changed(device: &SourceDevice, how: &str) -> Failure {
     Failure::new(
         Class::Preserve,
         format!("{device} is not what was chosen any more: {how}"),
@@ -124,12 +126,17 @@ fn changed(device: &SourceDevice, how: &str) -> Failure {
 /// neither mkfs nor fsck nor a mount works on a device that is held exclusively.
 fn is_the_chosen_one(device: &SourceDevice) -> Result<()> {
     let file = node(device, libc::O_EXCL)?;
+    holds_what_was_found(device, &file)
+}
+
+/// What is on `file`, which is `device` however it is reached, is what the plan was made for.
+pub(super) fn holds_what_was_found(device: &SourceDevice, file: &File) -> Result<()> {
     let size =
-        block::size(&file).context(Class::Preserve, || format!("asking {device} for its size"))?;
+        block::size(file).context(Class::Preserve, || format!("asking {device} for its size"))?;
     if size != device.size {
         return Err(changed(device, &format!("it has {size} now")));
     }
-    let contents = signatures::probe_one(&file, &device.name, size);
+    let contents = signatures::probe_one(file, &device.name, size);
     if let Some(why) = contents.unreadable {
         return Err(Failure::new(Class::Preserve, why));
     }
@@ -220,51 +227,82 @@ fn unmark(device: &SourceDevice) -> Result<()> {
     Ok(())
 }
 
-/// The program that this source needs beside cryptsetup: what is inside an encrypted one is not known.
-fn program(device: &SourceDevice) -> Option<Tool> {
-    match (device.format, device.filesystem.as_str()) {
-        (Some(kind), _) => Some(make_filesystem::program(kind)),
-        (None, "ext4") if !device.read_only => Some(Tool::E2fsck),
-        (None, "vfat") if !device.read_only => Some(Tool::FsckVfat),
-        (None, _) => None,
-    }
+/// The programs that this source needs beside cryptsetup: what is inside an encrypted one is not known.
+fn programs(device: &SourceDevice) -> Vec<Tool> {
+    let check = match (device.format, device.filesystem.as_str()) {
+        // It would be found out only at the next boot, when there is something to lose.
+        (Some(NewFileSystem::Ext4), _) | (None, "ext4") => Some(Tool::E2fsck),
+        (Some(NewFileSystem::Vfat), _) | (None, "vfat") => Some(Tool::FsckVfat),
+        (Some(NewFileSystem::Xfs) | None, _) => None,
+    };
+    let make = device.format.map(make_filesystem::program);
+    let check = check.filter(|_| !device.read_only);
+    make.into_iter().chain(check).collect()
 }
 
-/// Fails where the program for `device` is missing: to be asked before an image is fetched.
+/// Fails where a program for `device` is missing: to be asked before an image is fetched.
 pub fn can_be_opened(device: &SourceDevice) -> Result<()> {
-    let Some(tool) = program(device) else {
-        return Ok(());
-    };
-    tool.require().map(drop).map_err(|failure| {
-        let hint = failure.next().to_owned();
-        Failure::new(
-            Class::Preserve,
-            format!("source {} cannot be made ready", device.wanted),
-        )
-        .caused_by(failure)
-        .hint(hint)
-    })
+    for tool in programs(device) {
+        tool.require().map_err(|failure| {
+            let hint = failure.next().to_owned();
+            Failure::new(
+                Class::Preserve,
+                format!("source {} cannot be made ready", device.wanted),
+            )
+            .caused_by(failure)
+            .hint(hint)
+        })?;
+    }
+    Ok(())
 }
 
 fn mount(device: &SourceDevice, place: &Path, made: &mut Mounts) -> Result<()> {
+    let quiet = || -> Result<bool> {
+        // A log that cannot be replayed there keeps a file system from being mounted at all.
+        block::is_read_only(&node(device, 0)?).context(Class::Preserve, || {
+            format!("asking {device} whether it can be written")
+        })
+    };
+    let log = if device.read_only && quiet()? {
+        Log::LeftAlone
+    } else {
+        Log::Replayed
+    };
+    let mount = mounted(device, &device.path, device.read_only, log)?;
+    made.attach(mount, place)
+}
+
+/// What becomes of the log that a power cut leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Log {
+    /// As the file system does by itself, also where it is mounted read-only.
+    Replayed,
+    /// Nothing is written, and what stands in the log alone is not seen.
+    LeftAlone,
+}
+
+/// A mount of what is on `path`, which is `device` or shows the same.
+pub(super) fn mounted(
+    device: &SourceDevice,
+    path: &Path,
+    read_only: bool,
+    log: Log,
+) -> Result<Detached> {
     let kind = device.filesystem.as_str();
     modules::want(kind);
-    let mut context = Context::new(kind, device.to_string())?
-        .set("source", device.path.as_os_str().as_bytes())?;
-    if device.read_only {
+    let mut context =
+        Context::new(kind, device.to_string())?.set("source", path.as_os_str().as_bytes())?;
+    if read_only {
         context = context.flag("ro")?;
-        // A log that cannot be replayed there keeps these from being mounted at all.
-        let what = || format!("asking {device} whether it can be written");
-        let quiet = match kind {
-            "ext4" => Some("noload"),
-            "xfs" => Some("norecovery"),
-            _ => None,
+    }
+    if log == Log::LeftAlone {
+        context = match kind {
+            "ext4" => context.flag("noload")?,
+            "xfs" | "f2fs" => context.flag("norecovery")?,
+            // Before Linux 5.9 it is called otherwise.
+            "btrfs" => context.set("rescue", b"nologreplay")?,
+            _ => context,
         };
-        if let Some(quiet) = quiet
-            && block::is_read_only(&node(device, 0)?).context(Class::Preserve, what)?
-        {
-            context = context.flag(quiet)?;
-        }
     }
     if kind == "ext4" {
         // Damage that shows later must not grow.
@@ -274,11 +312,10 @@ fn mount(device: &SourceDevice, place: &Path, made: &mut Mounts) -> Result<()> {
         context = context.flag(option)?;
     }
     // What is kept between two systems has neither devices nor programs that make root of anybody.
-    let mount = context.mount(Flags {
-        read_only: device.read_only,
+    context.mount(Flags {
+        read_only,
         nosuid: true,
         nodev: true,
         noexec: false,
-    })?;
-    made.attach(mount, place)
+    })
 }

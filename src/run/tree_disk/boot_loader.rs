@@ -24,6 +24,9 @@ use crate::sys::beneath::{Root, Walk};
 /// systemd-boot of a tree, without what says for which architecture. Signed by the tree's maker, where it is.
 const SYSTEMD_BOOT: &str = "usr/lib/systemd/boot/efi";
 
+/// The kernel's words for kernel-install(8), before those that the distribution has for it.
+const WORDS: &str = "etc/kernel/cmdline";
+
 /// Larger files of text are none.
 const TEXT: u64 = 1 << 20;
 
@@ -165,6 +168,7 @@ impl Tree<'_> {
             esp.add(addon::PLACE, &mut addon.as_slice())?;
         }
         esp.finish()?;
+        self.remember_words()?;
         let with = if more.is_empty() {
             String::new()
         } else {
@@ -190,6 +194,7 @@ impl Tree<'_> {
         self.copy(&mut esp, &loader, &format!("EFI/systemd/{name}"))?;
         self.copy(&mut esp, &loader, &format!("EFI/BOOT/{}", self.fallback()?))?;
         esp.finish()?;
+        self.remember_words()?;
         self.reporter.info(format!(
             "boots by systemd-boot: kernel {}, {}",
             kernel.version,
@@ -209,6 +214,7 @@ impl Tree<'_> {
         let options = self.options()?;
         grub.files(self.root, &self.title()?, &kernel, &options)?;
         grub::remember(self.root, &self.wish.arguments)?;
+        self.remember_words()?;
         let node = self.shared.node(tree_layout::ROOT)?;
         let code = match grub.core(self.rooted, node, self.shared)? {
             Core::Bios(code) => Some(code),
@@ -275,10 +281,25 @@ impl Tree<'_> {
 
     /// The kernel's words that the tree has for kernel-install(8).
     fn kernel_install_words(&self) -> Result<Option<String>> {
-        ["etc/kernel/cmdline", "usr/lib/kernel/cmdline"]
+        [WORDS, "usr/lib/kernel/cmdline"]
             .into_iter()
             .find_map(|path| rooted::text(self.root, Path::new(path), TEXT).transpose())
             .transpose()
+    }
+
+    /// Has the tree's next kernel started as this one is: with the words of the machine that the tree was made on,
+    /// kernel-install(8) and ukify(1) would have it look for that one's root.
+    fn remember_words(&self) -> Result<()> {
+        let Some(own) = self.kernel_install_words()? else {
+            return Ok(());
+        };
+        let wish = self.wish;
+        let options = loader_entry::options(&wish.root, &own, &wish.arguments);
+        rooted::write(
+            self.root,
+            Path::new(WORDS),
+            format!("{options}\n").as_bytes(),
+        )
     }
 
     fn title(&self) -> Result<String> {

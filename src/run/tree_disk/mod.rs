@@ -12,6 +12,7 @@ mod kernels;
 mod loader_entry;
 mod read_back;
 mod rooted;
+mod running;
 mod settle;
 mod uki;
 mod unpack;
@@ -21,6 +22,7 @@ pub use filesystems::make as make_filesystems;
 pub use settle::settle;
 
 use read_back::Remembered;
+use running::Running;
 
 use super::head::HeadHold;
 use super::image_source::{Parts, Source};
@@ -31,8 +33,9 @@ use super::{kept, make_filesystem, source_disk};
 use crate::error::{Class, Failure, Result};
 use crate::plan::layout::{Layout, Shape, extend};
 use crate::plan::memory_root::Lengths;
+use crate::plan::step::Target;
 use crate::plan::tree_layout::{self, NewTable};
-use crate::plan::tree_root::{self, NewFileSystemKind, TreeImage};
+use crate::plan::tree_root::{self, NewFileSystemKind, RunningRoot, TreeImage};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
 use crate::units::Bytes;
@@ -51,11 +54,33 @@ struct Incoming {
     at_least: Bytes,
 }
 
+/// Where the tree comes from.
+#[derive(Debug)]
+enum Origin {
+    /// An image.
+    Image(Box<Incoming>),
+    /// The root that is running.
+    Running(Running),
+}
+
+/// What a plan says of a tree's disk.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Its table.
+    pub table: &'a NewTable,
+    /// The file system of the root.
+    pub filesystem: NewFileSystemKind,
+    /// What it keeps and gets besides.
+    pub shape: &'a Shape,
+    /// Where the tree is the root that is running.
+    pub running: Option<RunningRoot>,
+}
+
 /// A locked disk, and a tree that fits it.
 #[derive(Debug)]
 pub struct OpenedTree {
     disk: TargetDisk,
-    incoming: Incoming,
+    origin: Origin,
     head: HeadHold,
 }
 
@@ -63,7 +88,7 @@ pub struct OpenedTree {
 #[derive(Debug)]
 pub struct PartitionedTree {
     shared: Shared,
-    incoming: Incoming,
+    origin: Origin,
     head: HeadHold,
 }
 
@@ -82,22 +107,15 @@ impl Unpacked {
     }
 }
 
-impl OpenedTree {
-    /// Opens the image, finds out what it is and whether it fits.
-    pub fn open(
-        mut disk: TargetDisk,
+impl Incoming {
+    fn open(
         source: &Source<'_>,
-        (table, filesystem, shape): (&NewTable, NewFileSystemKind, &Shape),
+        (target, table): (&Target, &NewTable),
         budget: Budget,
         reporter: &Reporter,
-    ) -> Result<OpenedTree> {
-        let entries = kept::entries(&disk, &shape.kept)?;
-        for filesystem in shape.add.iter().filter_map(|a| a.filesystem) {
-            make_filesystem::can_be_made(filesystem)?;
-        }
-        filesystems::can_be_made(filesystem)?;
+    ) -> Result<Incoming> {
         let locations = &source.image.locations;
-        source_disk::must_not_be_target(source.root, locations, disk.target())?;
+        source_disk::must_not_be_target(source.root, locations, target)?;
         let mut parts = source.parts(Purpose::Tree, budget)?;
         let Some(mut stream) = parts.next_stream()? else {
             return Err(Failure::new(Class::Bug, "the image has no part"));
@@ -108,23 +126,52 @@ impl OpenedTree {
             at_least: Bytes(stream.content_at_least()),
             declared: source.image.content_size,
         };
-        let (image, at_least) = tree_root::adopt(&first, lengths, disk.target(), table)?;
-        let layout = tree_layout::layout(table, disk.target(), shape, &entries)?;
-        disk.spare(layout.spared());
+        let (image, at_least) = tree_root::adopt(&first, lengths, target, table)?;
         if parts.count() > 1 {
             reporter.info(format!("the image has {} layers", parts.count()));
         }
         let layered = locations.iter().any(|l| matches!(l, Location::Oci(_)));
+        Ok(Incoming {
+            stream,
+            first,
+            parts,
+            layered,
+            image,
+            at_least,
+        })
+    }
+}
+
+impl OpenedTree {
+    /// Opens the image, finds out what it is and whether it fits.
+    pub fn open(
+        mut disk: TargetDisk,
+        source: &Source<'_>,
+        wanted: Wanted<'_>,
+        budget: Budget,
+        reporter: &Reporter,
+    ) -> Result<OpenedTree> {
+        let Wanted {
+            table,
+            filesystem,
+            shape,
+            running,
+        } = wanted;
+        let entries = kept::entries(&disk, &shape.kept)?;
+        for filesystem in shape.add.iter().filter_map(|a| a.filesystem) {
+            make_filesystem::can_be_made(filesystem)?;
+        }
+        filesystems::can_be_made(filesystem)?;
+        let on = (disk.target(), table);
+        let origin = match running {
+            Some(demanded) => Origin::Running(Running::open(source.root, on, demanded, reporter)?),
+            None => Origin::Image(Box::new(Incoming::open(source, on, budget, reporter)?)),
+        };
+        let layout = tree_layout::layout(table, disk.target(), shape, &entries)?;
+        disk.spare(layout.spared());
         Ok(OpenedTree {
             disk,
-            incoming: Incoming {
-                stream,
-                first,
-                parts,
-                layered,
-                image,
-                at_least,
-            },
+            origin,
             head: HeadHold::new(layout),
         })
     }
@@ -147,7 +194,7 @@ impl OpenedTree {
         let places = places(self.layout(), also);
         Ok(PartitionedTree {
             shared: Shared::new(self.disk, &places)?,
-            incoming: self.incoming,
+            origin: self.origin,
             head: self.head,
         })
     }
@@ -166,7 +213,7 @@ impl PartitionedTree {
         reporter: &Reporter,
     ) -> Result<(Shared, HeadHold, Verified, Option<Unpacked>)> {
         let node = self.shared.node(partition)?;
-        let (proof, remembered) = unpack::unpack(self.incoming, node, remember, reporter)?;
+        let (proof, remembered) = unpack::unpack(self.origin, node, remember, reporter)?;
         let unpacked = remembered.map(|remembered| Unpacked {
             partition,
             remembered,

@@ -14,7 +14,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::read_back::Remembered;
 use super::rooted::{self, Rooted};
-use super::{Incoming, kernels};
+use super::{Incoming, Origin, kernels};
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::image::superblock::FileSystem;
 use crate::image::tree::{self, Content, Ledger};
@@ -36,10 +36,10 @@ const STEP: &str = "unpackTree";
 /// What mke2fs makes, and e2fsck again where it needs it.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Unpacks `incoming` into `node`, and gives the verdict. With `remember`, what was written can be compared with what
+/// Unpacks what comes from `origin` into `node`, and gives the verdict. With `remember`, what was written can be compared with what
 /// is read back.
 pub(super) fn unpack(
-    incoming: Incoming,
+    origin: Origin,
     node: &Node,
     remember: bool,
     reporter: &Reporter,
@@ -48,6 +48,23 @@ pub(super) fn unpack(
     let rooted = Rooted::mount(node)?;
     // A tree that was made from a disk has one of its own.
     remove_lost_and_found(rooted.root())?;
+    let proof = match origin {
+        Origin::Image(incoming) => image(*incoming, &rooted, ledger.as_mut(), reporter)?,
+        Origin::Running(running) => running.copy((&rooted, ledger.as_mut()), reporter)?,
+    };
+    let remembered = ledger
+        .map(|ledger| Remembered::of(ledger, rooted.root()))
+        .transpose()?;
+    rooted.finish()?;
+    Ok((proof, remembered))
+}
+
+fn image(
+    incoming: Incoming,
+    rooted: &Rooted,
+    mut ledger: Option<&mut Ledger>,
+    reporter: &Reporter,
+) -> Result<Verified> {
     let Incoming {
         stream,
         first,
@@ -56,24 +73,23 @@ pub(super) fn unpack(
         image,
         at_least,
     } = incoming;
-    let proof = match image {
-        TreeImage::Tar => {
-            let into = (&rooted, ledger.as_mut());
-            layers((stream, first), &mut parts, layered, into, reporter)?
-        }
+    match image {
+        TreeImage::Tar => layers(
+            (stream, first),
+            &mut parts,
+            layered,
+            (rooted, ledger),
+            reporter,
+        ),
         TreeImage::FileSystem(fs) => {
-            let (file, length, proof) = hold(stream, first, &rooted, at_least, reporter)?;
-            copy(&fs, (&file, length), (&rooted, ledger.as_mut()), reporter)?;
+            let (file, length, proof) = hold(stream, first, rooted, at_least, reporter)?;
+            let into = (rooted, ledger.as_deref_mut());
+            copy(&fs, (&file, length), into, reporter)?;
             drop(file);
-            boot_files(&mut parts, (rooted.root(), ledger.as_mut()), reporter)?;
-            proof
+            boot_files(&mut parts, (rooted.root(), ledger), reporter)?;
+            Ok(proof)
         }
-    };
-    let remembered = ledger
-        .map(|ledger| Remembered::of(ledger, rooted.root()))
-        .transpose()?;
-    rooted.finish()?;
-    Ok((proof, remembered))
+    }
 }
 
 fn remove_lost_and_found(root: &Root) -> Result<()> {
