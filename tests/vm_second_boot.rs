@@ -48,7 +48,7 @@ fn matrix_a_full_firmware_is_not_asked_twice_and_the_installed_system_starts() {
     }
     let markers = [
         INSTALLED,
-        "--until=writing the UEFI variable .*No space left.*is started from here",
+        "--until=is started from here: writing the UEFI variable .*: No space left on device",
         "--until=loaded .*BOOTX64.EFI",
         BOOTED,
     ];
@@ -56,7 +56,8 @@ fn matrix_a_full_firmware_is_not_asked_twice_and_the_installed_system_starts() {
     // Who starts it from here anyway only warns.
     let markers = [
         INSTALLED,
-        "--until=writing the UEFI variable .*the run goes on without it",
+        "--until=writing the UEFI variable .*: No space left on device",
+        "--until=the run goes on without it",
         "--until=loaded .*BOOTX64.EFI",
         BOOTED,
     ];

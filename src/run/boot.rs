@@ -151,10 +151,7 @@ pub fn count(root: &Path, tries: DiskTries) -> Result<()> {
         data: tries_as_bytes(tries),
     };
     efivar::write(root, DISK_TRIED, VENDOR, &note)
-        .context(Class::Handover, || {
-            format!("writing the UEFI variable {DISK_TRIED}")
-        })
-        .map_err(|f| f.hint("put the disk first in the boot order, in the firmware's setup"))
+        .map_err(|error| efi::refused(DISK_TRIED, note.data.len(), error))
 }
 
 /// Forgets that booting from the disk was tried.

@@ -252,20 +252,23 @@ fn write(root: &Path, name: &str, data: Vec<u8>) -> Result<()> {
         attributes: BOOT_ATTRIBUTES,
         data,
     };
-    efivar::write(root, name, GLOBAL, &variable).map_err(|error| {
-        let failure = Failure::new(
-            Class::Handover,
-            format!("writing the UEFI variable {name} ({} bytes)", variable.data.len()),
-        );
-        let hint = match error.kind() {
-            std::io::ErrorKind::StorageFull => {
-                "the firmware's memory is full: remove stale boot entries and crash dumps (dump-type0-*)"
-            }
-            std::io::ErrorKind::ReadOnlyFilesystem => "mount efivarfs writable",
-            _ => "set the boot order in the firmware setup; the disk has a loader in \\EFI\\BOOT",
-        };
-        failure.caused_by(error).hint(hint)
-    })
+    efivar::write(root, name, GLOBAL, &variable)
+        .map_err(|error| refused(name, variable.data.len(), error))
+}
+
+/// The failure to write a variable of so many bytes, with what can be done about it.
+pub fn refused(name: &str, bytes: usize, error: std::io::Error) -> Failure {
+    let hint = match error.kind() {
+        std::io::ErrorKind::StorageFull => {
+            "the firmware's memory is full: remove stale boot entries and crash dumps (dump-type0-*)"
+        }
+        std::io::ErrorKind::ReadOnlyFilesystem => "mount efivarfs writable",
+        _ => "set the boot order in the firmware setup; the disk has a loader in \\EFI\\BOOT",
+    };
+    let writing = format!("writing the UEFI variable {name} ({bytes} bytes)");
+    Failure::new(Class::Handover, writing)
+        .caused_by(error)
+        .hint(hint)
 }
 
 fn delete(root: &Path, number: u16) -> Result<()> {
