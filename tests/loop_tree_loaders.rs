@@ -14,11 +14,12 @@ mod tree_support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use support::disk_image::sha256;
 use support::loop_device::{LoopDevice, tool, try_tool};
-use support::program::Config;
+use support::program::{Config, Ended};
 use tree_support::shell;
 
 const MIB: usize = 1 << 20;
@@ -375,6 +376,45 @@ fn a_script_that_fails_leaves_a_disk_that_does_not_boot() {
         .install(&[])
         .failed_with(12, &["/usr/lib/ironroot/install-bootloader"]);
     case.does_not_boot();
+}
+
+/// What a script leaves running would hold the disk: without PID namespaces none is run, and nothing is written.
+#[test]
+fn without_pid_namespaces_the_programs_of_a_tree_are_refused_before_anything_is_written() {
+    let case = Case::new(512).with_script("true");
+    for (bootloader, reason, limit) in [
+        (
+            "ImageScript",
+            "No space left on device",
+            "echo 0 >/proc/sys/user/max_pid_namespaces; exec \"$@\"",
+        ),
+        (
+            "Grub",
+            "Operation not permitted",
+            "exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin \"$@\"",
+        ),
+    ] {
+        let config = case.config(bootloader);
+        let mut command = Command::new("unshare");
+        command
+            .args(["--user", "--map-root-user", "sh", "-ec", limit, "sh"])
+            .arg(env!("CARGO_BIN_EXE_ironroot"))
+            .args(["install", "--config"])
+            .arg(config.file());
+        Ended::from(command.output().unwrap()).failed_with(
+            14,
+            &[
+                "the kernel makes no PID namespace",
+                reason,
+                "disk.bootloader",
+            ],
+        );
+        assert!(case.disk.bytes().iter().all(|b| *b == 0), "{bootloader}");
+    }
+    // The same where they are.
+    case.config("ImageScript")
+        .install(&[])
+        .failed_with(12, &["nothing bootable was found"]);
 }
 
 #[test]

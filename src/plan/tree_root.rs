@@ -97,6 +97,18 @@ pub struct BootWish {
     pub fallback: Option<String>,
 }
 
+impl BootWish {
+    /// Whether programs of the tree are run for it, as far as is known before the tree is there.
+    pub const fn runs_the_trees_programs(&self) -> bool {
+        match self.bootloader {
+            Bootloader::Grub | Bootloader::ImageScript => true,
+            Bootloader::Auto | Bootloader::Uki | Bootloader::SystemdBoot | Bootloader::None => {
+                false
+            }
+        }
+    }
+}
+
 impl std::fmt::Display for BootWish {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = match self.bootloader {

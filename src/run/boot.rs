@@ -66,7 +66,7 @@ pub fn entry(
             }
         }
     }
-    let number = tell(root, wanted, esp, loader).map_err(|failure| {
+    let number = tell(root, wanted, esp, loader, reporter).map_err(|failure| {
         let hint = match disk.map(|disk| default_loader::look(disk, esp, loader)) {
             Some(Look::Found) => format!(
                 "the disk has {loader}, which firmware finds by itself: put the disk first in the boot order"
@@ -96,7 +96,13 @@ pub fn entry(
     Ok(())
 }
 
-fn tell(root: &Path, wanted: &Wanted<'_>, esp: &Esp, loader: &str) -> Result<u16> {
+fn tell(
+    root: &Path,
+    wanted: &Wanted<'_>,
+    esp: &Esp,
+    loader: &str,
+    reporter: &Reporter,
+) -> Result<u16> {
     let place = efi::EspLocation {
         partition_number: esp.number,
         start_lba: esp.start.0 / esp.sector.get(),
@@ -115,9 +121,16 @@ fn tell(root: &Path, wanted: &Wanted<'_>, esp: &Esp, loader: &str) -> Result<u16
         .filter(|p| !p.eq_ignore_ascii_case(&esp.partuuid))
         .cloned()
         .collect();
-    efi::remove_ours(root, &gone)?;
+    let tell = |changes: Vec<String>| {
+        for change in changes {
+            reporter.info(format!("UEFI: {change}"));
+        }
+    };
+    tell(efi::remove_ours(root, &gone)?);
     // BootNext names an entry: without `entry` there must be one already, which only we can have made.
-    let number = efi::ensure_entry(root, &place, wanted.description, loader, order)?;
+    let efi::Ensured { number, changes } =
+        efi::ensure_entry(root, &place, wanted.description, loader, order)?;
+    tell(changes);
     if wanted.efi.boot_next {
         efi::set_boot_next(root, number)?;
     }
@@ -138,10 +151,7 @@ pub fn count(root: &Path, tries: DiskTries) -> Result<()> {
         data: tries_as_bytes(tries),
     };
     efivar::write(root, DISK_TRIED, VENDOR, &note)
-        .context(Class::Handover, || {
-            format!("writing the UEFI variable {DISK_TRIED}")
-        })
-        .map_err(|f| f.hint("put the disk first in the boot order, in the firmware's setup"))
+        .map_err(|error| efi::refused(DISK_TRIED, note.data.len(), error))
 }
 
 /// Forgets that booting from the disk was tried.
@@ -155,6 +165,8 @@ pub fn forget_disk(root: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use crate::host::boot_entries;
+    use crate::report::Sink;
+    use crate::report::jsonl::JsonLines;
     use crate::units::{Bytes, MIB, SectorSize};
 
     fn firmware() -> tempfile::TempDir {
@@ -173,14 +185,21 @@ mod tests {
         }
     }
 
-    fn install(root: &Path, esp: &Esp, replaced: &[String]) {
-        let wanted = Wanted {
+    fn wanted(esp: &Esp) -> Wanted<'_> {
+        Wanted {
             efi: wire::Efi::default(),
             description: "ironroot",
             arch: "x86_64",
             esp: Some(esp),
-            replaced,
+            replaced: &[],
             tries: None,
+        }
+    }
+
+    fn install(root: &Path, esp: &Esp, replaced: &[String]) {
+        let wanted = Wanted {
+            replaced,
+            ..wanted(esp)
         };
         entry(root, &wanted, None, &Reporter::default()).unwrap();
     }
@@ -205,6 +224,23 @@ mod tests {
         install(root, &second, &[first.partuuid.to_uppercase()]);
         assert_eq!(ours(root), [&*elsewhere.partuuid, &*second.partuuid]);
         assert_eq!(efi::boot_order(root).unwrap(), [0, 1]);
+        // Somebody may have made it: whoever looks for it finds out where it went.
+        let lines = root.join("events");
+        let file = std::fs::File::create(&lines).unwrap();
+        let reporter = Reporter::new(vec![Sink::JsonLines(JsonLines::new(Box::new(file)))]);
+        let gone = [second.partuuid.clone()];
+        let wanted = Wanted {
+            replaced: &gone,
+            ..wanted(&first)
+        };
+        entry(root, &wanted, None, &reporter).unwrap();
+        let said = std::fs::read_to_string(lines).unwrap();
+        assert!(
+            said.contains(
+                r#"UEFI: Boot0001 \"ironroot\" was removed: it named a partition that is gone"#
+            ),
+            "{said}"
+        );
     }
 
     #[test]
@@ -228,12 +264,8 @@ mod tests {
         let esp = esp("aa");
         let twice = DiskTries { count: 2, ..once };
         let wanted = Wanted {
-            efi: wire::Efi::default(),
-            description: "ironroot",
-            arch: "x86_64",
-            esp: Some(&esp),
-            replaced: &[],
             tries: Some(twice),
+            ..wanted(&esp)
         };
         entry(root, &wanted, None, &Reporter::default()).unwrap();
         assert_eq!(tried(), Some(twice));

@@ -57,6 +57,25 @@ impl Entry {
     }
 }
 
+impl std::fmt::Display for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&name(self.number))?;
+        match &self.option {
+            Some(option) => write!(f, " {:?}", printable(&option.description)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An entry that is there now, and what was done to others or to an earlier one in its place, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ensured {
+    /// The number in `Boot####`.
+    pub number: u16,
+    /// What was taken over or removed, a line each.
+    pub changes: Vec<String>,
+}
+
 /// Every boot entry, by number.
 pub fn entries(root: &Path) -> Result<Vec<Entry>> {
     let names = efivar::names(root, GLOBAL).context(
@@ -88,7 +107,7 @@ pub fn boot_order(root: &Path) -> Result<Vec<u16>> {
 }
 
 /// Makes sure that there is exactly one entry of ours for `esp`, which starts `loader`, and that `BootOrder`
-/// is as `order` says; returns its number. Ours is what names this very partition and has the same
+/// is as `order` says. Ours is what names this very partition and has the same
 /// description or one that begins with [`PREFIX`]. An entry that is right already is not written again:
 /// the memory behind it wears out.
 pub fn ensure_entry(
@@ -97,7 +116,7 @@ pub fn ensure_entry(
     description: &str,
     loader: &str,
     order: BootOrder,
-) -> Result<u16> {
+) -> Result<Ensured> {
     let wanted = load_option::encode(esp, description, loader).ok_or_else(|| {
         Failure::new(
             Class::Handover,
@@ -119,39 +138,45 @@ pub fn ensure_entry(
         .find(|e| e.option == decoded)
         .or(ours.first())
         .copied();
-    let duplicates: Vec<u16> = ours
+    let duplicates: Vec<&Entry> = ours
         .iter()
-        .map(|e| e.number)
-        .filter(|n| Some(*n) != kept.map(|k| k.number))
+        .filter(|e| Some(e.number) != kept.map(|k| k.number))
+        .copied()
         .collect();
-    // Out of the order first: firmware that loses power here has no order that names what is gone.
-    leave_order(root, &duplicates)?;
-    for number in &duplicates {
-        delete(root, *number)?;
-    }
+    let mut changes = remove(root, &duplicates, "names the same partition")?;
     let number = match kept {
         Some(entry) => entry.number,
         None => free_number(&before)?,
     };
     if kept.is_none_or(|entry| entry.option != decoded) {
         write(root, &name(number), wanted)?;
+        changes.extend(kept.map(|entry| format!("{entry} was taken over: it is ours now")));
     }
     place(root, number, order, &before)?;
-    Ok(number)
+    Ok(Ensured { number, changes })
 }
 
-/// Removes our entries for partitions that are about to be, or have been, replaced. Returns their numbers.
-pub fn remove_ours(root: &Path, partuuids: &[String]) -> Result<Vec<u16>> {
-    let gone: Vec<u16> = entries(root)?
+/// Removes our entries for partitions that are about to be, or have been, replaced. Returns what was removed, a line
+/// each, for people.
+pub fn remove_ours(root: &Path, partuuids: &[String]) -> Result<Vec<String>> {
+    let all = entries(root)?;
+    let gone: Vec<&Entry> = all
         .iter()
         .filter(|entry| partuuids.iter().any(|p| entry.is_ours(p, None)))
-        .map(|entry| entry.number)
         .collect();
-    leave_order(root, &gone)?;
-    for number in &gone {
-        delete(root, *number)?;
+    remove(root, &gone, "named a partition that is gone")
+}
+
+fn remove(root: &Path, gone: &[&Entry], why: &str) -> Result<Vec<String>> {
+    let numbers: Vec<u16> = gone.iter().map(|entry| entry.number).collect();
+    // Out of the order first: firmware that loses power here has no order that names what is gone.
+    leave_order(root, &numbers)?;
+    let mut changes = Vec::new();
+    for entry in gone {
+        delete(root, entry.number)?;
+        changes.push(format!("{entry} was removed: it {why}"));
     }
-    Ok(gone)
+    Ok(changes)
 }
 
 /// Has the firmware start entry `number` at the next boot, once.
@@ -227,20 +252,23 @@ fn write(root: &Path, name: &str, data: Vec<u8>) -> Result<()> {
         attributes: BOOT_ATTRIBUTES,
         data,
     };
-    efivar::write(root, name, GLOBAL, &variable).map_err(|error| {
-        let failure = Failure::new(
-            Class::Handover,
-            format!("writing the UEFI variable {name} ({} bytes)", variable.data.len()),
-        );
-        let hint = match error.kind() {
-            std::io::ErrorKind::StorageFull => {
-                "the firmware's memory is full: remove stale boot entries and crash dumps (dump-type0-*)"
-            }
-            std::io::ErrorKind::ReadOnlyFilesystem => "mount efivarfs writable",
-            _ => "set the boot order in the firmware setup; the disk has a loader in \\EFI\\BOOT",
-        };
-        failure.caused_by(error).hint(hint)
-    })
+    efivar::write(root, name, GLOBAL, &variable)
+        .map_err(|error| refused(name, variable.data.len(), error))
+}
+
+/// The failure to write a variable of so many bytes, with what can be done about it.
+pub fn refused(name: &str, bytes: usize, error: std::io::Error) -> Failure {
+    let hint = match error.kind() {
+        std::io::ErrorKind::StorageFull => {
+            "the firmware's memory is full: remove stale boot entries and crash dumps (dump-type0-*)"
+        }
+        std::io::ErrorKind::ReadOnlyFilesystem => "mount efivarfs writable",
+        _ => "set the boot order in the firmware setup; the disk has a loader in \\EFI\\BOOT",
+    };
+    let writing = format!("writing the UEFI variable {name} ({bytes} bytes)");
+    Failure::new(Class::Handover, writing)
+        .caused_by(error)
+        .hint(hint)
 }
 
 fn delete(root: &Path, number: u16) -> Result<()> {

@@ -18,6 +18,7 @@ use crate::report::{Event, Reporter, webhook};
 use crate::run::install::ItIsATree;
 use crate::run::{self, Machine};
 use crate::stream::{Budget, Fetcher, HttpUrl, Keyring, Location};
+use crate::sys::chroot;
 use crate::units::Bytes;
 use deciding::{await_devices, decide};
 use fetchers::{certificates, image_fetcher, options};
@@ -188,7 +189,7 @@ fn decide_and_run(
     known.drift.clone_from(&plan.drift);
     known.only_boots = mission.request.disk().is_some() && !plan.is_destructive();
     save(entrance.role, "plan.json", &plan, reporter);
-    sources_can_be_opened(entrance.root, &plan)?;
+    can_be_carried_out(entrance.root, &plan)?;
     let image = match mission.request.image() {
         Some(image) if plan.needs_image() => {
             Some(await_devices(entrance, mission, image, reporter)?)
@@ -218,9 +219,15 @@ fn decide_and_run(
     run::run(&plan, &machine)
 }
 
-/// Looks for the key files and programs of required sources before anything is fetched or written.
-fn sources_can_be_opened(root: &Path, plan: &Plan) -> Result<()> {
+/// Looks for the key files and programs of required sources, and for what runs a tree's own programs, before anything
+/// is fetched or written.
+fn can_be_carried_out(root: &Path, plan: &Plan) -> Result<()> {
     for step in &plan.steps {
+        if let Step::InstallBootloader { wish } = step
+            && wish.runs_the_trees_programs()
+        {
+            chroot::can_run()?;
+        }
         let sources = match step {
             Step::OpenSource { source } => std::slice::from_ref(&**source),
             Step::KeepPaths { sources, .. } => sources.as_slice(),

@@ -222,7 +222,7 @@ fn carry_or_instead(
                 return Err(failure);
             };
             machine.reporter.warn(format!(
-                "{}; the system's own kernel is started from here",
+                "the firmware is not told, and the system's own kernel is started from here: {}",
                 describe(&failure)
             ));
             // A restart would end here again: without either the machine stays where it is.

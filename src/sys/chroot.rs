@@ -13,10 +13,12 @@ use nix::libc;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 
 use super::detached::Detached;
 use super::tool::{self, Output};
-use crate::error::Result;
+use crate::error::{Class, Failure, Result};
 
 /// Runs `program`, a path in `root`, with nothing but `env` in its environment, in a mount namespace of its own: a
 /// program that makes mounts leaves none. Each of `mounts` is at its path in the root meanwhile, and a fresh /proc; the
@@ -26,7 +28,7 @@ use crate::error::Result;
 /// the kernel kills when it ends, and nothing of that is left when this returns (Linux: `zap_pid_ns_processes`).
 ///
 /// # Errors
-/// Class media when it could not be started or did not end within `timeout`.
+/// Class media when it could not be started or did not end within `timeout`, or there are no PID namespaces.
 pub fn run(
     root: &Detached,
     mounts: &[(&Detached, &'static CStr)],
@@ -35,6 +37,7 @@ pub fn run(
     env: &[(&str, String)],
     timeout: Duration,
 ) -> Result<(Output, ExitStatus)> {
+    can_run()?;
     let root = root.as_fd().as_raw_fd();
     let mounts: Vec<(RawFd, &'static CStr)> = mounts
         .iter()
@@ -54,6 +57,57 @@ pub fn run(
         });
     }
     tool::bounded(command, timeout, program)
+}
+
+/// Fails where nothing can be run in a root because the kernel makes no PID namespaces: to be asked before anything
+/// is erased.
+///
+/// # Errors
+/// Class media, with the kernel's reason.
+pub fn can_run() -> Result<()> {
+    let tried = fork_apart().and_then(|pid| match pid {
+        0 => leave(0),
+        // It does nothing but end; a signal of our own may come meanwhile.
+        pid => loop {
+            match waitpid(Pid::from_raw(pid), None) {
+                Err(Errno::EINTR) => {}
+                ended => break ended.map(drop),
+            }
+        },
+    });
+    tried.map_err(|errno| {
+        let hint = match errno {
+            Errno::ENOSPC => "raise /proc/sys/user/max_pid_namespaces (a count, at most 32 below each other)",
+            Errno::EPERM => "it needs CAP_SYS_ADMIN, and no seccomp filter that forbids it",
+            _ => "use a kernel with CONFIG_PID_NS",
+        };
+        Failure::new(
+            Class::Media,
+            "the kernel makes no PID namespace, without which no program of a tree is run: what it leaves running would hold the disk",
+        )
+        .caused_by(std::io::Error::from(errno))
+        .hint(format!(
+            "{hint}; or install a unified kernel image or systemd-boot (`disk.bootloader`), which run nothing"
+        ))
+    })
+}
+
+/// A process that is the first of a PID namespace, as fork(2) makes one: 0 in the new one.
+fn fork_apart() -> nix::Result<libc::pid_t> {
+    let flags = libc::CLONE_NEWPID | libc::SIGCHLD;
+    let nothing: libc::c_ulong = 0;
+    // SAFETY: without CLONE_VM and without a stack this is fork(2). The library's own would run handlers that may
+    // wait for locks of threads that this process does not have; the new one makes system calls only, up to exec or
+    // its end.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, nothing, nothing, nothing, nothing) };
+    // A process id is an int whatever the type of the call's result.
+    Errno::result(pid).map(|pid| libc::pid_t::try_from(pid).unwrap_or(libc::pid_t::MAX))
+}
+
+/// Ends a process that [`fork_apart`] made.
+fn leave(status: libc::c_int) -> ! {
+    // SAFETY: nothing of the other process is undone on the way out.
+    unsafe { libc::_exit(status) }
 }
 
 /// Goes into the root, in the child only.
@@ -83,12 +137,7 @@ fn enter(root: RawFd, mounts: &[(RawFd, &'static CStr)]) -> io::Result<()> {
 /// Goes into a PID namespace, in the child only. What goes on there is a process of its own: this one waits for it,
 /// and ends as it does.
 fn apart() -> io::Result<()> {
-    let flags = libc::CLONE_NEWPID | libc::SIGCHLD;
-    let nothing: libc::c_ulong = 0;
-    // SAFETY: without CLONE_VM and without a stack this is fork(2). The library's own would run handlers that may
-    // wait for locks of threads that this process does not have; the new one makes system calls only, up to exec.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, nothing, nothing, nothing, nothing) };
-    match Errno::result(pid)? {
+    match fork_apart()? {
         0 => {}
         pid => watch(pid),
     }
@@ -102,7 +151,7 @@ fn apart() -> io::Result<()> {
 }
 
 /// Waits for `pid` and ends as it did.
-fn watch(pid: libc::c_long) -> ! {
+fn watch(pid: libc::pid_t) -> ! {
     let mut status: libc::c_int = 0;
     // SAFETY: system calls only, on this process's own state, and a pointer to a variable of this function. All
     // descriptors are closed, because among them is the one whose end tells that the program has been started.

@@ -119,8 +119,9 @@ impl Machine {
 
     /// Runs `script` on the machine, with the firmware's variables at /efi; what its console said.
     pub fn script(&self, script: &str) -> String {
+        let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
         let initrd = Initrd::new(
-            self.folder.path(),
+            folder.path(),
             &["efivarfs", "virtio_pci", "virtio_scsi", "sd_mod"],
             &["chattr"],
         );
@@ -133,7 +134,7 @@ impl Machine {
         let from = self.file("content");
         fs::write(&from, content).unwrap();
         let place = self.esp();
-        for folder in ["/EFI/Linux", "/loader", "/loader/entries"] {
+        for folder in ["/EFI/Linux", "/loader", "/loader/entries", "/grub"] {
             let _ = Command::new("mmd")
                 .args(["-D", "s", "-i", &place, &format!("::{folder}")])
                 .output();

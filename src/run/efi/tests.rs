@@ -88,6 +88,10 @@ fn other(description: &str) -> Vec<u8> {
 }
 
 fn ensure(firmware: &Firmware, order: BootOrder) -> u16 {
+    ensured(firmware, order).number
+}
+
+fn ensured(firmware: &Firmware, order: BootOrder) -> Ensured {
     ensure_entry(
         firmware.root(),
         &esp("aa"),
@@ -129,11 +133,21 @@ fn duplicates_of_ours_go_and_foreign_entries_stay() {
     firmware.set("Boot0009", entry("aa", "debian"));
     firmware.set("Boot000A", vec![1, 2, 3]);
     firmware.order(&[5, 0, 6, 7, 8, 9, 10]);
+    let Ensured { number, changes } = ensured(&firmware, BootOrder::Unchanged);
+    assert_eq!(number, 6, "the one that is right is kept");
+    // One of these may be somebody's own.
     assert_eq!(
-        ensure(&firmware, BootOrder::Unchanged),
-        6,
-        "the one that is right is kept"
+        changes,
+        [
+            r#"Boot0005 "ironroot: older name" was removed: it names the same partition"#,
+            r#"Boot0007 "ironroot: node7" was removed: it names the same partition"#,
+        ]
     );
+    let value = |number| read(firmware.root(), &name(number)).unwrap().unwrap().data;
+    assert_eq!(value(9), entry("aa", "debian"), "a foreign entry");
+    assert_eq!(value(10), [1, 2, 3], "one that makes no sense");
+    // Once more, and there is nothing to say.
+    assert_eq!(ensured(&firmware, BootOrder::Unchanged).changes, [""; 0]);
     let numbers: Vec<u16> = entries(firmware.root())
         .unwrap()
         .iter()
@@ -151,7 +165,7 @@ fn an_entry_of_ours_that_changed_is_rewritten_in_place() {
         start_lba: 9999,
         ..esp("aa")
     };
-    let number = ensure_entry(
+    let Ensured { number, changes } = ensure_entry(
         firmware.root(),
         &moved,
         "ironroot: new",
@@ -159,6 +173,10 @@ fn an_entry_of_ours_that_changed_is_rewritten_in_place() {
         BootOrder::Unchanged,
     )
     .unwrap();
+    assert_eq!(
+        changes,
+        [r#"Boot0002 "ironroot: node7" was taken over: it is ours now"#]
+    );
     assert_eq!(number, 2);
     assert_eq!(firmware.listed()[2], (2, "ironroot: new".to_owned()));
     assert_eq!(boot_order(firmware.root()).unwrap(), [2, 4, 0, 1, 3]);
@@ -186,7 +204,12 @@ fn entries_of_replaced_partitions_are_removed() {
     let firmware = Firmware::typical();
     let number = ensure(&firmware, BootOrder::DiskFirst);
     let gone = remove_ours(firmware.root(), &[esp("aa").partuuid, esp("11").partuuid]).unwrap();
-    assert_eq!(gone, [number], "debian's entry is not ours");
+    assert_eq!(number, 2);
+    assert_eq!(
+        gone,
+        [r#"Boot0002 "ironroot: node7" was removed: it named a partition that is gone"#],
+        "debian's entry is not ours"
+    );
     assert_eq!(boot_order(firmware.root()).unwrap(), [4, 0, 1, 3]);
 }
 
