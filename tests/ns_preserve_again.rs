@@ -248,7 +248,10 @@ fn a_kill_leaves_no_place_with_another_owner_and_mode() {
             let wanted = "700 1000:1001 700 1000:1001 700 1000:1001 ";
             assert_eq!(seen.fact("stat"), wanted, "{call} {n}");
             let left = inside(&device, "ls -A $m/.ironroot; ls -A $m");
-            assert_eq!(left, "records\n.ironroot\na\nf\nlost+found\no\n", "{call} {n}");
+            assert_eq!(
+                left, "records\n.ironroot\na\nf\nlost+found\no\n",
+                "{call} {n}"
+            );
         }
     }
     assert!(kills >= 4, "{kills}");
