@@ -160,6 +160,53 @@ fn matrix_a_damaged_image_in_every_initrd() {
     });
 }
 
+/// A squashfs with `file` in it and nothing else.
+fn small_image(scenario: &Scenario, file: &str) {
+    let tree = tempfile::tempdir().unwrap();
+    let file = tree.path().join(file);
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, "hello").unwrap();
+    let out = std::process::Command::new("mksquashfs")
+        .arg(tree.path())
+        .arg(scenario.file("www/small.squashfs"))
+        .args(["-quiet", "-no-progress", "-noappend"])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{out:?}");
+}
+
+/// The root cannot be one: the image is whole, and no system is in it.
+#[test]
+fn matrix_an_image_without_a_system_in_every_initrd() {
+    every(|initrd| {
+        let scenario = initrd::scenario("fails-root");
+        small_image(&scenario, "srv/data");
+        let mut config = initrd::config();
+        config["image"] = serde_json::json!({
+            "url": "http://boot.lab.example:8080/small.squashfs", "insecure": true,
+        });
+        let words = served(&scenario, &config);
+        let console = fails(initrd, &scenario, 17, &words, &[]);
+        assert!(console.contains("no init in"), "{console}");
+    });
+}
+
+/// Nor can it be one whose required path has no source; before a byte of the image is fetched.
+#[test]
+fn matrix_a_preserved_path_without_its_source() {
+    for initrd in ["bookworm-networkd", "bookworm-no-systemd", "bookworm-tools"] {
+        let scenario = initrd::scenario("fails-preserve");
+        let mut config = initrd::config();
+        config["wait"] = "1s".into();
+        config["preserve"] = serde_json::json!([{
+            "target": "/var/lib/kubelet", "source": { "partlabel": "state" },
+        }]);
+        let words = served(&scenario, &config);
+        let console = fails(Initrd(initrd), &scenario, 16, &words, &[]);
+        assert!(console.contains("/var/lib/kubelet"), "{console}");
+    }
+}
+
 /// Seconds of the machine's life, as the kernel's last line has them.
 fn life(console: &str) -> f64 {
     let (before, _) = console.rsplit_once("] reboot: ").unwrap();
