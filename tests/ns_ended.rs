@@ -145,11 +145,11 @@ fn what_was_mounted_before_stays_where_the_table_of_mounts_cannot_be_read() {
         mount -t tmpfs none /proc
         "$1" initrd --sysroot "$2" --config "$3" & ironroot=$!
         n=0
-        while [ ! -s /run/ironroot/events.jsonl ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n + 1)); done
-        sleep 1
+        while ! grep -qs "cannot be read" /run/ironroot/events.jsonl && [ $n -lt 300 ]; do sleep 0.1; n=$((n + 1)); done
+        # Whoever cleans up can read it again.
+        umount /proc
         kill -TERM $ironroot
         wait $ironroot; echo "code=$?"
-        umount /proc
         [ -e /run/ironroot/before/file ] && echo stays"#;
     let out = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh"])
