@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use super::candidates;
 use super::{
-    Attach, Binding, Decided, SourceDevice, Trouble, binding_of, create, decide_among, shared,
-    sort,
+    Attach, Binding, Decided, SourceDevice, Trouble, binding_of, create, decide_among, shared, sort,
 };
 use crate::config::request::preserve::{NewFileSystem, Preserved};
 use crate::config::request::{Addition, Named, Request, Source};
@@ -330,10 +329,7 @@ fn add(
     if let Some((other, how)) = clash {
         return Err(refuse(
             entry,
-            Trouble::Conflict(format!(
-                "{} is preserved at {how}",
-                other.target.display()
-            )),
+            Trouble::Conflict(format!("{} is preserved at {how}", other.target.display())),
         ));
     }
     let known = lasting

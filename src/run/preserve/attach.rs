@@ -114,7 +114,7 @@ pub fn has_place(binding: &Binding, root: &Root) -> Result<()> {
             Err(error) if error.errno == Errno::ENOENT => continue,
             Err(error) => return Err(error.of_class(Class::Preserve)),
         };
-        if !is_copied && root.exists(missing, Walk::InRoot)? {
+        if !is_copied && root.entry(missing, Walk::InRoot).is_ok() {
             return Err(leads_nowhere(path, &root.real_path(path)?));
         }
         let kept = fstatvfs(&handle).context(Class::Preserve, || {
