@@ -121,11 +121,11 @@ mod tests {
         #[test]
         fn a_cut_leaves_a_mark_or_nothing(size in 0u64.., partuuid in "[0-9a-f-]{0,36}", written in any::<u8>()) {
             let whole = mark(Bytes(size), &partuuid);
-            // Any of its eight sectors may be on the medium, and the others not, in either direction.
+            // Any of its eight sectors of 512 bytes may be on the medium, and the others not, in either direction.
             for (mut there, new) in [(vec![0; SIZE], whole.clone()), (whole, vec![0; SIZE])] {
-                for (i, sector) in new.chunks(SECTOR).enumerate() {
+                for (i, sector) in new.chunks(512).enumerate() {
                     if written & (1 << i) != 0 {
-                        there[i * SECTOR..][..SECTOR].copy_from_slice(sector);
+                        there[i * 512..][..512].copy_from_slice(sector);
                     }
                 }
                 let is_mark = read(&there, size).as_deref() == Some(partuuid.as_str());
