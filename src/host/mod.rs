@@ -495,6 +495,9 @@ pub enum RecordFound {
     Foreign {
         /// Why.
         why: String,
+        /// The installation whose table is damaged, where the disk is its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<Box<RecordIdentity>>,
     },
 }
 
