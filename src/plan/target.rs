@@ -8,7 +8,7 @@ use crate::config::request::DiskInstall;
 use crate::config::wire::{Overwrite, Pick, Select};
 use crate::host::signatures::UNKNOWN;
 use crate::host::tables::Table;
-use crate::host::{Disk, DiskKind, Facts, NamedKind, RecordFound, Transport, wwn};
+use crate::host::{Disk, DiskKind, Facts, NamedKind, RecordFound, Transport, links, wwn};
 
 pub use ours::{Owner, first_unread, installed, notes};
 
@@ -351,6 +351,10 @@ fn named<'a>(path: &str, select: &Select, facts: &'a Facts) -> Result<&'a Disk, 
         Some(NamedKind::Other { what }) => (
             format!("is {what}, not a disk"),
             "name a disk of `ironroot disks`".to_owned(),
+        ),
+        Some(NamedKind::Missing) | None if facts.no_udev && links::is_only_udevs(path) => (
+            "is a name that only udev makes, and no udev runs here".to_owned(),
+            "select the disk by `serial`, `wwn` or `hctl`, which `ironroot disks` lists".to_owned(),
         ),
         Some(NamedKind::Missing) | None => (
             MISSING.to_owned(),
