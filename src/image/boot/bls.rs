@@ -125,7 +125,10 @@ mod tests {
     fn an_entry_names_a_program_and_an_architecture() {
         let text = "uki /EFI/Linux/a.efi\noptions root=x\noptions quiet\narchitecture X64\n";
         let (path, options) = program(text).unwrap();
-        assert_eq!((path, options.as_str()), ("/EFI/Linux/a.efi", "root=x quiet"));
+        assert_eq!(
+            (path, options.as_str()),
+            ("/EFI/Linux/a.efi", "root=x quiet")
+        );
         assert_eq!(program("efi /shell.efi").unwrap().0, "/shell.efi");
         assert_eq!(program(ENTRY), None);
         assert!(is_for(text, "x86_64") && !is_for(text, "aarch64"));

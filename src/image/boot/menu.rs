@@ -204,8 +204,14 @@ mod tests {
             ("a.conf", "sort-key debian\nmachine-id a\nversion 6.1.0-9"),
             ("c.conf", "sort-key debian\nmachine-id a\nversion 6.1.0-10"),
             ("arch.efi", "ID=arch\nVERSION_ID=\"1\"\n"),
-            ("tried+1-2.conf", "sort-key debian\nmachine-id a\nversion 6.1.0-10~rc1"),
-            ("image.efi", "ID=zeta\nIMAGE_ID='arch'\nIMAGE_VERSION=2\nVERSION_ID=0"),
+            (
+                "tried+1-2.conf",
+                "sort-key debian\nmachine-id a\nversion 6.1.0-10~rc1",
+            ),
+            (
+                "image.efi",
+                "ID=zeta\nIMAGE_ID='arch'\nIMAGE_VERSION=2\nVERSION_ID=0",
+            ),
         ];
         assert_eq!(
             sorted(&all, None),
@@ -225,7 +231,12 @@ mod tests {
 
     #[test]
     fn the_default_goes_first_and_the_rest_stays_in_order() {
-        let all = [("a-1.conf", ""), ("a-3.efi", ""), ("a-2.conf", ""), ("b+0-3.conf", "")];
+        let all = [
+            ("a-1.conf", ""),
+            ("a-3.efi", ""),
+            ("a-2.conf", ""),
+            ("b+0-3.conf", ""),
+        ];
         let first = |default| sorted(&all, Some(default)).join(" ");
         assert_eq!(first("a-1*"), "a-1.conf a-3.efi a-2.conf b+0-3.conf");
         assert_eq!(first("*.efi"), "a-3.efi a-2.conf a-1.conf b+0-3.conf");
@@ -241,6 +252,9 @@ mod tests {
     #[test]
     fn of_two_that_differ_in_their_counters_the_fresher_one() {
         let all = [("a+1-2.conf", ""), ("a+2-1.conf", ""), ("a+2-0.conf", "")];
-        assert_eq!(sorted(&all, None), ["a+2-0.conf", "a+2-1.conf", "a+1-2.conf"]);
+        assert_eq!(
+            sorted(&all, None),
+            ["a+2-0.conf", "a+2-1.conf", "a+1-2.conf"]
+        );
     }
 }

@@ -173,8 +173,8 @@ pub mod tests {
             let file = pe(parts);
             let all = sections(&mut io::Cursor::new(&file)).unwrap();
             section(&all, name).map(|s| {
-                let place = usize::try_from(s.place.start).unwrap()
-                    ..usize::try_from(s.place.end).unwrap();
+                let place =
+                    usize::try_from(s.place.start).unwrap()..usize::try_from(s.place.end).unwrap();
                 String::from_utf8(file[place].to_vec()).unwrap()
             })
         };

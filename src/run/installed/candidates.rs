@@ -64,10 +64,15 @@ pub fn of<'a>(disk: &Disk<'a>) -> Result<Vec<Candidate<'a>>> {
     let mut images: Vec<Place<'a>> = Vec::new();
     for root in &disk.roots {
         files.extend(configurations(root)?.into_iter().map(|f| (*root, f)));
-        images.extend(unified_images(root).into_iter().map(|path| place(root, path)));
+        images.extend(
+            unified_images(root)
+                .into_iter()
+                .map(|path| place(root, path)),
+        );
     }
-    let (first, mut in_menus): (Vec<_>, Vec<_>) =
-        images.into_iter().partition(|image| is_first(image, disk.arch));
+    let (first, mut in_menus): (Vec<_>, Vec<_>) = images
+        .into_iter()
+        .partition(|image| is_first(image, disk.arch));
     // What else is in the firmware's directory is in no menu.
     let (rest, menu_images): (Vec<_>, Vec<_>) = std::mem::take(&mut in_menus)
         .into_iter()

@@ -121,7 +121,9 @@ fn choose(disk: &Disk<'_>) -> Result<Bootable> {
             Ok(Opened::Never(why)) => {
                 return Err(Failure::new(
                     Class::Handover,
-                    format!("what the installed system starts with cannot be started from here: {why}"),
+                    format!(
+                        "what the installed system starts with cannot be started from here: {why}"
+                    ),
                 ));
             }
             Err(failure) => problems.push(format!(
@@ -256,3 +258,6 @@ pub fn must_be_reasonable(bootable: &Bootable) -> Result<()> {
         ),
     ))
 }
+
+#[cfg(test)]
+mod tests;

@@ -336,3 +336,6 @@ fn below(root: &Root, volume: &Volume, entry: &fstab::Entry, flags: Flags) -> Re
         entry.subvolume().as_deref().unwrap_or_default(),
     )
 }
+
+#[cfg(test)]
+mod tests;
