@@ -63,8 +63,7 @@ fn fails_from(
 }
 
 /// Long enough for an answer on a machine that is emulated and has much else to do.
-const MISSING: &str =
-    "ironroot.timeout=10s ironroot.config=http://boot.lab.example:8080/no.json";
+const MISSING: &str = "ironroot.timeout=10s ironroot.config=http://boot.lab.example:8080/no.json";
 
 #[track_caller]
 fn config_is_missing(initrd: Initrd, work: &'static str) {
