@@ -362,7 +362,7 @@ fn a_record_counts_only_with_its_table_and_sector_0() {
     write(&made, 0, &[7; 512]);
     let found = made.disk().record;
     assert!(
-        matches!(&found, RecordFound::Foreign { why } if why.contains("sector 0")),
+        matches!(&found, RecordFound::Foreign { why, .. } if why.contains("sector 0")),
         "{found:?}"
     );
     // As between the record and LBA 0, when power fails: the installation is still under way.

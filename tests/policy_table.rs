@@ -155,6 +155,7 @@ fn policies_over_records_and_firmware() {
             "foreign",
             RecordFound::Foreign {
                 why: "a copy".to_owned(),
+                of: None,
             },
         ),
     ];

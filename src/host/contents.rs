@@ -9,12 +9,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 
 use super::tables::{self, Table};
 use super::{Content, DevNum, Disk, DiskKind, RecordFound, signatures, sysfs};
 use crate::image::record;
-use crate::units::SectorSize;
+use crate::units::{Bytes, SectorSize};
 
 /// Disks that are read at the same time; each costs a thread and at most a MiB.
 const WORKERS: usize = 8;
@@ -29,6 +30,7 @@ struct Read {
     contents: Vec<Content>,
     unreadable: Option<String>,
     blank: Vec<String>,
+    no_medium: bool,
 }
 
 /// Reads every disk that has a size, and fills in table, record, contents and `unreadable`. A disk that
@@ -72,6 +74,9 @@ fn read_until(root: &Path, disks: &mut [Disk], deadline: Instant, reader: Reader
             disk.record = read.record;
             disk.contents = read.contents;
             disk.unreadable = read.unreadable;
+            if read.no_medium {
+                disk.size = Bytes::ZERO;
+            }
             for partition in &mut disk.partitions {
                 partition.blank = read.blank.contains(&partition.name);
             }
@@ -116,6 +121,13 @@ fn read_disk(root: &Path, disk: &Disk, blanks: bool) -> Read {
     }
     let file = match open(root, disk) {
         Ok(file) => file,
+        // sysfs goes on saying how large the last one was.
+        Err(error) if error.raw_os_error() == Some(Errno::ENOMEDIUM as i32) => {
+            return Read {
+                no_medium: true,
+                ..Read::default()
+            };
+        }
         Err(error) => {
             let why = format!("opening {}: {error}", disk.path.display());
             return Read {
@@ -154,6 +166,7 @@ fn read_disk(root: &Path, disk: &Disk, blanks: bool) -> Read {
         contents: contents.found,
         unreadable: contents.unreadable,
         blank: contents.blank,
+        no_medium: false,
         table,
     }
 }

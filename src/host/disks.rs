@@ -5,7 +5,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{DevNum, Disk, DiskKind, MdArray, Partition, Transport, order, sysfs};
+use super::{DevNum, Disk, DiskKind, MdArray, Partition, Transport, links, order, sysfs};
 use crate::error::{Class, Context as _, Result};
 use crate::units::{Bytes, SectorSize};
 
@@ -22,29 +22,44 @@ pub fn list(root: &Path) -> Result<Vec<Disk>> {
     std::fs::read_dir(&dir).context(Class::Refused, || {
         format!("listing the disks in {}", dir.display())
     })?;
-    let links = links(root);
+    let links = links::are_made(root).then(|| made_links(root));
     let mut disks: Vec<Disk> = sysfs::names(&dir)
         .into_iter()
         .take(DISKS_LIMIT)
         // The single paths of a natively multipathed NVMe namespace: no node, not to be used.
         .filter(|name| !sysfs::flag(dir.join(name).join("hidden")))
-        .map(|name| disk(&dir.join(&name), &name, &links))
+        .map(|name| disk(root, &dir.join(&name), &name, links.as_deref()))
         .collect();
+    if links.is_none() {
+        keep_only_names_of_one(&mut disks);
+    }
     order::sort(&mut disks, |d| &d.name);
     Ok(disks)
 }
 
-fn disk(dir: &Path, sysfs_name: &str, links: &[(String, PathBuf)]) -> Disk {
+/// A name that fits two disks means neither.
+fn keep_only_names_of_one(disks: &mut [Disk]) {
+    let all: Vec<PathBuf> = disks.iter().flat_map(|d| d.links.clone()).collect();
+    let of_one = |link: &PathBuf| all.iter().filter(|l| *l == link).count() == 1;
+    for disk in disks {
+        disk.links.retain(of_one);
+    }
+}
+
+fn disk(root: &Path, dir: &Path, sysfs_name: &str, made: Option<&[(String, PathBuf)]>) -> Disk {
     // The device directory's place in the tree says how the disk is attached.
     let real = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
     let name = sysfs_name.replace('!', "/");
     let kind = kind(&name, dir);
     let transport = transport(&name, &real);
-    let mut links: Vec<PathBuf> = links
-        .iter()
-        .filter(|(target, _)| *target == name)
-        .map(|(_, link)| link.clone())
-        .collect();
+    let mut links: Vec<PathBuf> = match made {
+        Some(made) => made
+            .iter()
+            .filter(|(target, _)| *target == name)
+            .map(|(_, link)| link.clone())
+            .collect(),
+        None => links::of(root, &name, dir, &real),
+    };
     if let Some(mapped) = sysfs::text(dir.join("dm/name")) {
         links.extend(logical_volume(dir, &mapped));
         links.push(Path::new("/dev/mapper").join(mapped));
@@ -262,7 +277,7 @@ fn logical_volume(dir: &Path, map: &str) -> Option<PathBuf> {
 }
 
 /// The links below /dev/disk that udev made: what each points to, and itself.
-fn links(root: &Path) -> Vec<(String, PathBuf)> {
+fn made_links(root: &Path) -> Vec<(String, PathBuf)> {
     let by = root.join("dev/disk");
     let mut links = Vec::new();
     for kind in sysfs::names(&by) {

@@ -162,7 +162,7 @@ fn record(record: &RecordFound) -> Option<String> {
         RecordFound::None => None,
         RecordFound::Mark(id) => Some(format!("unfinished installation of {}", of(id))),
         RecordFound::Installed(id) => Some(format!("installation of {}", of(id))),
-        RecordFound::Foreign { why } => Some(printable(why)),
+        RecordFound::Foreign { why, .. } => Some(printable(why)),
     }
 }
 
@@ -307,7 +307,11 @@ mod tests {
             );
             let parsed = parse::parse(config.as_bytes()).unwrap();
             let request: Request = source::interpret(&parsed, "test", config.as_bytes()).unwrap();
-            let chosen = target::choose(request.disk().unwrap(), &facts, "");
+            let nobody = target::Owner {
+                identity: "",
+                claim: "",
+            };
+            let chosen = target::choose(request.disk().unwrap(), &facts, nobody);
             assert_eq!(chosen.map(|d| &d.name), Ok(&wanted.name), "{text}");
         }
     }

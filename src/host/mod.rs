@@ -7,6 +7,7 @@ pub mod disks;
 #[cfg(test)]
 mod fixture;
 pub mod holders;
+pub mod links;
 pub mod listing;
 pub mod load_option;
 pub mod machine;
@@ -54,6 +55,7 @@ pub fn without_disks(root: &Path) -> Facts {
         disks: Vec::new(),
         machine: machine::probe(root, machine::bootif(root).as_deref()),
         named: None,
+        no_udev: !links::are_made(root),
         place: Place::default(),
         waited: false,
         init: None,
@@ -74,6 +76,9 @@ pub struct Facts {
     pub machine: Machine,
     /// What the path is that the config names, where it names one.
     pub named: Option<Named>,
+    /// Nobody makes the links below /dev/disk: ironroot finds names of some forms itself (see [`links`]).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub no_udev: bool,
     /// Where this program runs.
     pub place: Place,
     /// What is missing has been waited for: it does not come any more.
@@ -309,7 +314,7 @@ pub struct Disk {
     pub name: String,
     /// Device node, such as `/dev/nvme0n1`.
     pub path: PathBuf,
-    /// Other names of the same node: /dev/disk/by-*, where udev runs.
+    /// Other names of the same node: /dev/disk/by-*, made by udev or, without it, found by [`links`].
     pub links: Vec<PathBuf>,
     /// Device number.
     pub dev: DevNum,
@@ -495,6 +500,9 @@ pub enum RecordFound {
     Foreign {
         /// Why.
         why: String,
+        /// The installation whose table is damaged, where the disk is its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        of: Option<Box<RecordIdentity>>,
     },
 }
 

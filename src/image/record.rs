@@ -382,6 +382,7 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
         Err(error) => {
             return RecordFound::Foreign {
                 why: error.to_string(),
+                of: None,
             };
         }
     };
@@ -397,6 +398,13 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
         Table::None | Table::Damaged { .. } => (None, None),
     };
     let mut misfit = another_disk((name.as_ref(), serial.as_ref()), disk);
+    // Its own table, and not whole: a system that was damaged. Another table is somebody's who uses the disk now.
+    let is_left = misfit.is_none()
+        && match table {
+            Table::Gpt(gpt) => disk_guid.as_ref() == Some(&gpt.disk_guid),
+            Table::Damaged { .. } => true,
+            Table::None | Table::Mbr(_) => false,
+        };
     if record.state != State::Mark {
         let sector = disk.sector.unwrap_or(SectorSize::S512);
         misfit = misfit
@@ -411,9 +419,11 @@ pub fn judge(found: Result<Option<Record>, Unreadable>, table: &Table, disk: &Di
     match (misfit, record.state) {
         (Some(why), State::Mark) => RecordFound::Foreign {
             why: format!("the mark of an unfinished installation does not count: {why}"),
+            of: None,
         },
         (Some(why), State::Record | State::Sealed) => RecordFound::Foreign {
             why: format!("the record does not count: {why}"),
+            of: is_left.then(|| Box::new(record.identity)),
         },
         (None, State::Mark) => RecordFound::Mark(record.identity),
         (None, State::Record | State::Sealed) => RecordFound::Installed(record.identity),

@@ -30,7 +30,11 @@ pub fn install(
     facts: &Facts,
     identity: String,
 ) -> Result<Plan, Refusal> {
-    let disk = target::choose(install, facts, &identity)?;
+    let owner = target::Owner {
+        identity: &identity,
+        claim: &request.claim,
+    };
+    let disk = target::choose(install, facts, owner)?;
     if let Some(refusal) = target::obstacle(disk, install.overwrite, facts) {
         return Err(refusal);
     }
@@ -50,6 +54,7 @@ pub fn install(
             have: disk.size,
         });
     }
+    notes.extend(target::notes(&install.select, disk, facts, owner));
     let target = target_of(disk);
     let record = RecordIdentity {
         identity: identity.clone(),

@@ -27,7 +27,7 @@ pub use step::{Handoff, Step};
 
 use crate::config::request::{Goal, Request};
 use crate::config::wire::BootPolicy;
-use crate::host::{Facts, RecordFound};
+use crate::host::Facts;
 
 /// What will be done, in order.
 #[derive(Clone, Debug, Serialize)]
@@ -84,25 +84,16 @@ pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
     };
     let identity = identity::identity(request, &install.image);
     if request.policy == BootPolicy::NetworkBootOnce {
-        let allowed = target::allowed(&install.select, facts);
-        for disk in &allowed {
-            if let RecordFound::Installed(found) = &disk.record
-                && found.identity == identity
-            {
-                return Ok(disk_root::boot_installed(
-                    request, install, facts, disk, &identity,
-                ));
-            }
+        if let Some(disk) = target::installed(&install.select, facts, &identity)? {
+            return Ok(disk_root::boot_installed(
+                request, install, facts, disk, &identity,
+            ));
         }
         // What cannot be read may hold this very installation.
-        let unread = allowed
-            .iter()
-            .filter(|d| d.record == RecordFound::None && d.size.0 > 0 && d.holders.is_empty())
-            .find_map(|d| Some((d, d.unreadable.as_ref()?)));
-        if let Some((disk, why)) = unread {
+        if let Some((disk, why)) = target::first_unread(&install.select, facts) {
             return Err(Refusal::Unreadable {
                 disk: disk.name.clone(),
-                why: why.clone(),
+                why: why.to_owned(),
             });
         }
     }

@@ -25,8 +25,31 @@ pub enum Refusal {
         wanted: String,
         /// The disks that match.
         candidates: Vec<Candidate>,
-        /// Whether some of them are paths to one disk.
-        paths: bool,
+        /// What to do.
+        next: &'static str,
+    },
+    /// The disk that holds the system that is asked for cannot be taken.
+    Ours {
+        /// Kernel name.
+        disk: String,
+        /// What it holds.
+        what: &'static str,
+        /// Why it cannot be taken.
+        why: Box<Refusal>,
+    },
+    /// Several disks hold the system that is asked for.
+    Twice {
+        /// What they hold.
+        what: &'static str,
+        /// The disks.
+        candidates: Vec<Candidate>,
+    },
+    /// Another disk than the one that would be taken has what is left of a system of this claim.
+    Left {
+        /// Kernel name.
+        disk: String,
+        /// Why its record does not count.
+        why: String,
     },
     /// The path that was given is no disk.
     NotADisk {
@@ -204,6 +227,9 @@ impl Refusal {
                 trouble.may_heal()
             }
             Refusal::Ambiguous { .. }
+            | Refusal::Ours { .. }
+            | Refusal::Twice { .. }
+            | Refusal::Left { .. }
             | Refusal::Busy { .. }
             | Refusal::ReadOnly { .. }
             | Refusal::NotBlank { .. }
@@ -227,17 +253,19 @@ impl Refusal {
             Refusal::NoDisk { .. } => {
                 "compare the selector with `ironroot disks`, or check that the disk's driver is loaded".to_owned()
             }
-            Refusal::Ambiguous { paths: true, .. } => {
-                "put these paths together by multipath and select the map by its path (/dev/mapper/…), or select one of them by `hctl`".to_owned()
+            Refusal::Ambiguous { next, .. } => (*next).to_owned(),
+            Refusal::Ours { why, .. } => why.next(),
+            Refusal::Twice { .. } => {
+                "select one of them by serial, wwn or path, and erase the other if it is not needed (blkdiscard, or zeroing both ends)".to_owned()
             }
-            Refusal::Ambiguous { paths: false, .. } => {
-                "narrow the selector down (serial and wwn name one disk), or set `pick`".to_owned()
+            Refusal::Left { .. } => {
+                "repair its table (sgdisk, gdisk) or erase the disk, or narrow the selector down to the one that is meant".to_owned()
             }
             Refusal::NotADisk { next, .. } => next.clone(),
             Refusal::Busy { why, .. } => why.next(),
             Refusal::ReadOnly { .. } => "check the disk's write protection".to_owned(),
             Refusal::Unreadable { .. } => {
-                "check the disk, or narrow the selector down to another; bootPolicy NetworkBootAlways does not ask what is installed".to_owned()
+                "check the disk, or narrow the selector down to another; where the selector means this one alone, bootPolicy NetworkBootAlways does not ask what is installed".to_owned()
             }
             Refusal::NotBlank { allow, .. } => {
                 format!("if this data may be lost, set `overwrite` to {allow}; else select another disk")
@@ -313,6 +341,20 @@ impl fmt::Display for Refusal {
                 write!(f, "{} disks match {wanted}:", candidates.len())?;
                 list(f, candidates)
             }
+            Refusal::Ours { disk, what, why } => {
+                write!(
+                    f,
+                    "disk {disk} holds {what}, and no other disk is taken instead: {why}"
+                )
+            }
+            Refusal::Twice { what, candidates } => {
+                write!(f, "{} disks hold {what}:", candidates.len())?;
+                list(f, candidates)
+            }
+            Refusal::Left { disk, why } => write!(
+                f,
+                "disk {disk} has what is left of an installation of this claim, and no other disk is taken instead: {why}"
+            ),
             Refusal::NotADisk { path, what, .. } => write!(f, "target {path} {what}"),
             Refusal::Busy { disk, holders, .. } => {
                 write!(f, "disk {disk} is in use:")?;

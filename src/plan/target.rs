@@ -1,12 +1,16 @@
 //! Which disk: selectors to exactly one device, or a refusal that lists the candidates.
 
+mod ours;
+
 use super::refusal::{Candidate, MISSING, Refusal};
 use super::teardown::{self, Why};
 use crate::config::request::DiskInstall;
 use crate::config::wire::{Overwrite, Pick, Select};
 use crate::host::signatures::UNKNOWN;
 use crate::host::tables::Table;
-use crate::host::{Disk, DiskKind, Facts, NamedKind, RecordFound, Transport, wwn};
+use crate::host::{Disk, DiskKind, Facts, NamedKind, RecordFound, Transport, links, wwn};
+
+pub use ours::{Owner, first_unread, installed, notes};
 
 /// Whether `disk` has every attribute that `select` asks for.
 pub fn matches(select: &Select, disk: &Disk) -> bool {
@@ -111,7 +115,8 @@ fn is_unasked_usb(select: &Select, disk: &Disk) -> bool {
         && !names_one(select)
 }
 
-/// Whether the selector can mean one disk only, whatever else appears.
+/// Whether the selector is meant for one disk. Only a path without a pattern cannot be another's as well: serial numbers
+/// are used twice by cheap makers, and a disk on two paths is there twice.
 pub fn names_one(select: &Select) -> bool {
     select.serial.is_some()
         || select.wwn.is_some()
@@ -191,11 +196,11 @@ pub fn is_cut_off(disk: &Disk, identity: &str) -> bool {
             .all(|c| c.device != disk.name || ours(&c.what))
 }
 
-/// Chooses the disk.
+/// Chooses the disk: the one that holds this installation, else one of the same claim, else what `pick` says.
 pub fn choose<'a>(
     install: &DiskInstall,
     facts: &'a Facts,
-    identity: &str,
+    owner: Owner<'_>,
 ) -> Result<&'a Disk, Refusal> {
     let select = &install.select;
     let wanted = describe(select);
@@ -203,33 +208,43 @@ pub fn choose<'a>(
         return named(path, select, facts);
     }
     let matching = allowed(select, facts);
+    if let Some(disk) = ours::find(install, &matching, facts, owner)? {
+        return Ok(disk);
+    }
     let (serving, passed): (Vec<&Disk>, Vec<&Disk>) = matching
         .iter()
         .partition(|d| passed_over(select, d, install.overwrite, facts).is_none());
-    // An installation that was cut off is finished where it began.
-    let marked = serving.iter().find(|d| is_cut_off(d, identity));
-    if let Some(disk) = marked {
-        return Ok(disk);
-    }
     // `Facts` has the disks in natural order, so that ties go to the first name.
     let picked = match (install.pick, serving.as_slice()) {
         (Pick::Only, several @ [_, _, ..]) => {
-            return Err(ambiguous(wanted, several));
+            return Err(ambiguous(wanted, several, NARROW));
+        }
+        // Which of them has which name is another thing at the next start.
+        (Pick::First | Pick::Smallest | Pick::Largest, several @ [_, _, ..])
+            if names_one(select) && ours::apart(several).len() > 1 =>
+        {
+            return Err(ambiguous(wanted, several, ONE_NAME));
         }
         (Pick::Only | Pick::First, disks) => disks.first(),
         (Pick::Smallest, disks) => disks.iter().min_by_key(|d| d.size),
         (Pick::Largest, disks) => disks.iter().rev().max_by_key(|d| d.size),
     };
-    picked
+    let picked = picked
         .copied()
-        .ok_or_else(|| nothing_serves(&passed, (select, install.overwrite), facts, wanted))
+        .ok_or_else(|| nothing_serves(&passed, (select, install.overwrite), facts, wanted))?;
+    ours::must_not_be_elsewhere(picked, install, facts, owner)?;
+    Ok(picked)
 }
 
+const NARROW: &str = "narrow the selector down (serial and wwn name one disk), or set `pick`";
+const ONE_NAME: &str = "what names one disk names several here, and `pick` would take whichever the kernel named first: select one of them by its wwn as well, or by `hctl`";
+const PATHS: &str = "put these paths together by multipath and select the map by its path (/dev/mapper/…), or select one of them by `hctl`";
+
 /// Several disks serve. Those with one world wide name are one disk on several paths.
-fn ambiguous(wanted: String, several: &[&Disk]) -> Refusal {
+fn ambiguous(wanted: String, several: &[&Disk], next: &'static str) -> Refusal {
     let earlier = |i: usize, disk: &Disk| {
         let mut before = several.iter().take(i);
-        before.find(|d| disk.wwn.is_some() && d.wwn == disk.wwn)
+        before.find(|d| ours::is_one_disk(d, disk))
     };
     let candidates: Vec<Candidate> = several
         .iter()
@@ -239,8 +254,9 @@ fn ambiguous(wanted: String, several: &[&Disk]) -> Refusal {
             None => Candidate::new(disk, ""),
         })
         .collect();
+    let paths = candidates.iter().any(|c| !c.why.is_empty());
     Refusal::Ambiguous {
-        paths: candidates.iter().any(|c| !c.why.is_empty()),
+        next: if paths { PATHS } else { next },
         wanted,
         candidates,
     }
@@ -335,6 +351,10 @@ fn named<'a>(path: &str, select: &Select, facts: &'a Facts) -> Result<&'a Disk, 
         Some(NamedKind::Other { what }) => (
             format!("is {what}, not a disk"),
             "name a disk of `ironroot disks`".to_owned(),
+        ),
+        Some(NamedKind::Missing) | None if facts.no_udev && links::is_only_udevs(path) => (
+            "is a name that only udev makes, and no udev runs here".to_owned(),
+            "select the disk by `serial`, `wwn` or `hctl`, which `ironroot disks` lists".to_owned(),
         ),
         Some(NamedKind::Missing) | None => (
             MISSING.to_owned(),

@@ -16,17 +16,17 @@ use crate::stream::Location;
 const DEPTH: usize = 16;
 
 /// The device that udev's link `path` would name: below `/dev/disk/by-label` (file system labels),
-/// `by-partlabel`, `by-partuuid`, and `by-id` for virtio disks, whose serial number it is. `None` for another path or where no device has it; two that have it
+/// `by-partlabel`, `by-partuuid`, and the names of disks that are known (`by-id`, `by-path`, and `-partN` behind
+/// them). `None` for another path or where no device has it; two that have it
 /// refuse, because the image must not depend on which of them came first.
 pub fn by_name(path: &Path, disks: &[Disk]) -> Result<Option<PathBuf>> {
-    let text = path.to_string_lossy();
+    let text = unescaped(&path.to_string_lossy());
     let Some((kind, wanted)) = text
         .strip_prefix("/dev/disk/")
         .and_then(|rest| rest.split_once('/'))
     else {
         return Ok(None);
     };
-    let wanted = unescaped(wanted);
     let mut found: Vec<String> = Vec::new();
     for disk in disks {
         match kind {
@@ -34,15 +34,15 @@ pub fn by_name(path: &Path, disks: &[Disk]) -> Result<Option<PathBuf>> {
                 disk.contents
                     .iter()
                     .filter(|c| !matches!(c.what.as_str(), "gpt" | "dos"))
-                    .filter(|c| c.label.as_deref() == Some(wanted.as_str()))
+                    .filter(|c| c.label.as_deref() == Some(wanted))
                     .map(|c| c.device.clone()),
             ),
             "by-partlabel" | "by-partuuid" => {
                 let entries = disk.table.partitions().iter().filter(|p| {
                     if kind == "by-partuuid" {
-                        p.partuuid.eq_ignore_ascii_case(&wanted)
+                        p.partuuid.eq_ignore_ascii_case(wanted)
                     } else {
-                        p.name.as_deref() == Some(wanted.as_str())
+                        p.name.as_deref() == Some(wanted)
                     }
                 });
                 let numbers: Vec<u32> = entries.map(|p| p.number).collect();
@@ -52,20 +52,21 @@ pub fn by_name(path: &Path, disks: &[Disk]) -> Result<Option<PathBuf>> {
                     .filter(|p| numbers.contains(&p.number));
                 found.extend(named.map(|p| p.name.clone()));
             }
-            "by-id" => {
-                let Some(name) = wanted.strip_prefix("virtio-") else {
-                    return Ok(None);
-                };
-                let Some(serial) = disk.serial.as_deref() else {
-                    continue;
-                };
-                let part = |p: &&Partition| name == format!("{serial}-part{}", p.number);
-                found.extend((name == serial).then(|| disk.name.clone()));
-                found.extend(disk.partitions.iter().find(part).map(|p| p.name.clone()));
+            "by-id" | "by-path" => {
+                let serial = disk.serial.as_deref().filter(|_| kind == "by-id");
+                let of_virtio =
+                    serial.map(|s| PathBuf::from(format!("/dev/disk/by-id/virtio-{s}")));
+                for link in disk.links.iter().chain(&of_virtio) {
+                    let link = unescaped(&link.to_string_lossy());
+                    let part = |p: &&Partition| *text == format!("{link}-part{}", p.number);
+                    found.extend((*text == link).then(|| disk.name.clone()));
+                    found.extend(disk.partitions.iter().find(part).map(|p| p.name.clone()));
+                }
             }
             _ => return Ok(None),
         }
     }
+    found.sort();
     found.dedup();
     match found.as_slice() {
         [] => Ok(None),
@@ -252,6 +253,29 @@ mod tests {
             let path = Path::new("/dev/disk/by-id").join(path);
             let device = device.map(PathBuf::from);
             assert_eq!(by_name(&path, &disks).unwrap(), device, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn the_names_that_udev_would_make_name_disks_and_their_partitions() {
+        let disks = [Disk {
+            name: "nvme0n1".to_owned(),
+            links: vec!["/dev/disk/by-path/pci-0000:01:00.0-nvme-1".into()],
+            partitions: vec![Partition {
+                name: "nvme0n1p2".to_owned(),
+                number: 2,
+                ..Partition::default()
+            }],
+            ..Disk::default()
+        }];
+        for (path, device) in [
+            ("pci-0000:01:00.0-nvme-1", Some("/dev/nvme0n1")),
+            ("pci-0000:01:00.0-nvme-1-part2", Some("/dev/nvme0n1p2")),
+            ("pci-0000:01:00.0-nvme-1-part1", None),
+            ("pci-0000:02:00.0-nvme-1", None),
+        ] {
+            let path = Path::new("/dev/disk/by-path").join(path);
+            assert_eq!(by_name(&path, &disks).unwrap(), device.map(PathBuf::from));
         }
     }
 

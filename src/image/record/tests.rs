@@ -62,7 +62,7 @@ fn record(state: State, table: &Table) -> Record {
 
 fn why(found: RecordFound) -> String {
     match found {
-        RecordFound::Foreign { why } => why,
+        RecordFound::Foreign { why, .. } => why,
         other => panic!("accepted: {other:?}"),
     }
 }
@@ -360,6 +360,38 @@ fn a_sealed_record_whose_lba_0_was_zeroed_is_no_unfinished_installation() {
 }
 
 /// Each mix of old and new sectors is one of both, whatever a cut leaves.
+#[test]
+fn a_damaged_table_of_its_own_is_told_from_another_one() {
+    let sealed = record(State::Sealed, &Table::Gpt(gpt()));
+    let left = |table: &Table, disk: &Disk| match judge(Ok(Some(sealed.clone())), table, disk) {
+        RecordFound::Foreign { of, .. } => of.map(|of| of.claim),
+        other => panic!("accepted: {other:?}"),
+    };
+    let half = Table::Gpt(Gpt {
+        backup: CopyState::Missing,
+        ..gpt()
+    });
+    let torn = Table::Damaged {
+        why: "both copies".to_owned(),
+    };
+    let used_since = Table::Gpt(Gpt {
+        disk_guid: "99999999-2222-3333-4444-555555555555".to_owned(),
+        ..gpt()
+    });
+    let copied_to = Disk {
+        serial: Some("S2".to_owned()),
+        wwn: Some("naa.5001".to_owned()),
+        ..disk()
+    };
+    let claim = Some("tenant-a/worker-7".to_owned());
+    assert_eq!(left(&half, &disk()), claim);
+    assert_eq!(left(&torn, &disk()), claim);
+    assert_eq!(left(&used_since, &disk()), None);
+    // `sgdisk --zap-all` leaves the record: whoever did that wanted the disk empty.
+    assert_eq!(left(&Table::None, &disk()), None);
+    assert_eq!(left(&half, &copied_to), None);
+}
+
 #[test]
 fn a_seal_is_one_sector() {
     let old = encode(&record(State::Record, &Table::Gpt(gpt()))).unwrap();

@@ -70,7 +70,7 @@ pub(super) fn may_overwrite(
         return refuse(vec![format!("it could not be read ({why})")], "Always");
     }
     let mut found = summary(&disk.contents);
-    if let RecordFound::Foreign { why } = &disk.record {
+    if let RecordFound::Foreign { why, .. } = &disk.record {
         found.push(format!(
             "a record of ironroot that does not count here: {why}"
         ));

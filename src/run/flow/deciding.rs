@@ -33,9 +33,16 @@ pub(super) fn decide(
             .request
             .disk()
             .is_some_and(|install| !target::names_one(&install.select));
-    if !is_one_disk(entrance, &mission.request) {
+    let mut settled = !is_one_disk(entrance, &mission.request);
+    if settled {
         settle(entrance.root, deadline, mission.wait, reporter)?;
     }
+    // What only shows once all of a bus is there: a serial number on two disks, a second path to one.
+    let may_be_several = is_in_initrd(entrance.role)
+        && mission
+            .request
+            .disk()
+            .is_some_and(|install| target::named_path(&install.select).is_none());
     loop {
         let waited = deadline.passed();
         let facts = Facts {
@@ -47,6 +54,10 @@ pub(super) fn decide(
             // `pick` prefers, may be behind a controller that takes its time.
             Ok(plan) if plan.is_destructive() && some_are_meant && !waited => {
                 await_all(entrance.root, deadline, mission.wait, reporter)?;
+            }
+            Ok(plan) if plan.is_destructive() && may_be_several && !settled && !waited => {
+                settled = true;
+                settle(entrance.root, deadline, mission.wait, reporter)?;
             }
             Ok(plan) => {
                 reporter.info(plan.summary.clone());
