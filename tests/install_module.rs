@@ -146,6 +146,41 @@ fn documented(builder: &str) -> String {
     rest.to_owned()
 }
 
+#[test]
+fn the_lines_for_the_initramfs_make_one_with_ironroot_as_its_init() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = documented("initramfs");
+    let script = format!(
+        r#"VERSION=$(cat "$TREE/version")
+# Compressed it is minutes of a machine that is busy.
+{} --binary "$1" --compress none
+cpio -tv --quiet <"$DIR/initramfs.cpio.zst""#,
+        lines.trim_end()
+    );
+    let out = Command::new("sh")
+        .args(["-euc", &script, "sh", env!("CARGO_BIN_EXE_ironroot")])
+        .env("TREE", project().join("target/lab/kernel"))
+        .env("DIR", folder.path())
+        .current_dir(project())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{said}");
+    let listed = String::from_utf8(out.stdout).unwrap();
+    let init = listed.lines().find(|line| line.ends_with(" init")).unwrap();
+    assert!(init.starts_with("-rwxr-xr-x"), "{init}");
+    holds(
+        &listed,
+        &[
+            "usr/bin/ironroot -> ../../init",
+            "virtio_blk.ko",
+            "overlay.ko",
+            "etc/ssl/certs/ca-certificates.crt",
+        ],
+    );
+    assert!(listed.contains("bin/mke2fs"), "{listed}");
+}
+
 /// The initrd that the documented lines make.
 fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
     let lines = documented(builder);

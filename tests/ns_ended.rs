@@ -128,3 +128,40 @@ fn the_root_that_is_in_use_is_no_sysroot() {
         assert!(said.contains("it is the root that is in use"), "{said}");
     }
 }
+
+/// Where nobody can tell the run's mounts from those that were there before, none is taken away.
+#[test]
+fn what_was_mounted_before_stays_where_the_table_of_mounts_cannot_be_read() {
+    let lab = Lab::new();
+    let sysroot = lab.path("sysroot");
+    std::fs::create_dir_all(&sysroot).unwrap();
+    // A server that never answers.
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/config.json", server.local_addr().unwrap());
+    let script = r#"set -u
+        mount --make-rprivate / && mount -t tmpfs -o mode=0755 run /run
+        mkdir -p /run/ironroot/before && mount -t tmpfs before /run/ironroot/before
+        : >/run/ironroot/before/file
+        mount -t tmpfs none /proc
+        "$1" initrd --sysroot "$2" --config "$3" & ironroot=$!
+        n=0
+        while ! grep -qs "cannot be read" /run/ironroot/events.jsonl && [ $n -lt 300 ]; do sleep 0.1; n=$((n + 1)); done
+        # Whoever cleans up can read it again.
+        umount /proc
+        kill -TERM $ironroot
+        wait $ironroot; echo "code=$?"
+        [ -e /run/ironroot/before/file ] && echo stays"#;
+    let out = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(env!("CARGO_BIN_EXE_ironroot"))
+        .arg(&sysroot)
+        .arg(&url)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let seen = String::from_utf8(out.stdout).unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(seen, "code=17\nstays\n", "{said}");
+    assert!(said.contains("mountinfo cannot be read"), "{said}");
+    assert!(said.contains("ended by SIGTERM while at work"), "{said}");
+}

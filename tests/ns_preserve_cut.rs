@@ -75,7 +75,7 @@ fn made(program: &str, args: &[&str], mib: usize) -> Vec<u8> {
 
 fn has_a_mark(bytes: &[u8]) -> bool {
     let mut all = places(Bytes(bytes.len() as u64)).into_iter();
-    all.any(|place| bytes[usize::try_from(place.0).unwrap()..].starts_with(b"ironroot-mkfs-01"))
+    all.any(|place| bytes[usize::try_from(place.0).unwrap()..].starts_with(b"ironroot-mkfs-02"))
 }
 
 /// The first use of a blank source, cut between and inside all of its flushes: the next boot has a file system.

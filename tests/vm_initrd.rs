@@ -141,9 +141,9 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
     );
     assert!(console.contains("root=/dev/vda2"), "{console}");
     assert!(!console.contains("Wait for Network"), "{console}");
-    // Two shells and the program, on an emulated machine that shares its processors.
+    // Two shells and the program, on an emulated machine that shares its processors; a wait would be a minute.
     let seconds = unit_took(&console);
-    assert!(seconds < 3.0, "{seconds} s: {console}");
+    assert!(seconds < 15.0, "{seconds} s: {console}");
 }
 
 /// What is seen when the machine restarts.

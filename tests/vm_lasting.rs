@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 /// Counts boots on two of the paths, says how they are mounted, and switches off.
 const COUNT: &str = r#"[Service]
 ExecStart=
-ExecStart=/bin/sh -c 'for p in /var/lib/kubelet /opt/upper; do n=$(cat $p/count 2>/dev/null || echo 0); echo $((n+1)) >$p/count; echo "IRONROOT-FACT count $p $((n+1)) $(findmnt -no FSTYPE,OPTIONS $p | tr -s " " | cut -d, -f1-4)"; done; echo "IRONROOT-FACT id $(cat /etc/machine-id)"; echo "IRONROOT-FACT key $(cat /etc/ssh/ssh_host_key)"; echo "IRONROOT-FACT first $(systemctl is-active first-boot-complete.target)"; echo "IRONROOT-FACT failed [$(systemctl --failed --no-legend --plain)]"; echo IRONROOT-LASTING-END; systemctl --no-block poweroff'
+ExecStart=/bin/sh -c 'for p in /var/lib/kubelet /opt/upper; do n=$(cat $p/count 2>/dev/null || echo 0); echo $((n+1)) >$p/count; echo "IRONROOT-FACT count $p $((n+1)) $(findmnt -no FSTYPE,OPTIONS $p | tr -s " " | cut -d, -f1-4)"; done; echo "IRONROOT-FACT state $(stat -c %%a /run/ironroot/state) $(findmnt -no OPTIONS /run/ironroot/state/0)"; echo "IRONROOT-FACT id $(cat /etc/machine-id)"; echo "IRONROOT-FACT key $(cat /etc/ssh/ssh_host_key)"; echo "IRONROOT-FACT first $(systemctl is-active first-boot-complete.target)"; echo "IRONROOT-FACT failed [$(systemctl --failed --no-legend --plain)]"; echo IRONROOT-LASTING-END; systemctl --no-block poweroff'
 "#;
 
 fn config(generation: u32) -> Value {
@@ -93,6 +93,11 @@ fn an_installed_debian_keeps_its_paths_over_boots_and_reinstallations() {
         "{first}"
     );
     assert_eq!(fact(&first, "failed"), "[]");
+    let state = fact(&first, "state");
+    assert!(
+        state.starts_with("700 ") && state.contains("errors=remount-ro"),
+        "{state}"
+    );
     let id = fact(&first, "id").to_owned();
     assert_eq!(id.len(), 32);
 

@@ -34,6 +34,17 @@ const READ: &str = r#"chroot "$TREE" sh -euc '
     head -1 /usr/share/zsh/vendor-completions/_ironroot
     grep -c "complete -c ironroot" /usr/share/fish/vendor_completions.d/ironroot.fish' "#;
 
+/// The line of docs/image-builders.md that installs them, for nobody who would be asked.
+fn documented() -> String {
+    let docs = std::fs::read_to_string(project().join("docs/image-builders.md")).unwrap();
+    let (_, block) = docs.split_once("```sh packages\n").unwrap();
+    let lines: Vec<&str> = block.split_once("```").unwrap().0.lines().collect();
+    assert_eq!(lines[..2], ["scripts/build-static", "scripts/packages"]);
+    let rest = lines[2].strip_prefix("apt install ").unwrap();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    format!("DEBIAN_FRONTEND=noninteractive apt -q -y install {rest}")
+}
+
 #[test]
 fn matrix_with_the_packages_installed_the_next_initrd_has_ironroot_in_it() {
     let packages = project().join("target/packages");
@@ -45,8 +56,9 @@ fn matrix_with_the_packages_installed_the_next_initrd_has_ironroot_in_it() {
         ("trixie", ["trixie-packaged", "trixie-packaged-tools"]),
     ] {
         let lines = format!(
-            r#"cp {}/*.deb "$TREE/tmp/"
-            {{ chroot "$TREE" sh -euc 'dpkg -i /tmp/ironroot*.deb'; ironroot=$(chroot "$TREE" ironroot --version)
+            r#"mkdir -p "$TREE/target/packages"; mount --bind "{}" "$TREE/target/packages"
+            {{ chroot "$TREE" sh -euc 'cd /; {}; dpkg -i target/packages/ironroot-initramfs-tools_*.deb'
+            ironroot=$(chroot "$TREE" ironroot --version)
             chroot "$TREE" dracut --force --no-hostonly --add systemd-networkd /boot/by-dracut.img "$VERSION"; }} >&2
             cp "$TREE/boot/by-dracut.img" "{made}/{suite}-packaged.img"
             cp "$TREE/boot/initrd.img-$VERSION" "{made}/{suite}-packaged-tools.img"
@@ -55,7 +67,8 @@ fn matrix_with_the_packages_installed_the_next_initrd_has_ironroot_in_it() {
             echo @@next; chroot "$TREE" lsinitrd /boot/by-dracut.img
             chroot "$TREE" dpkg --purge ironroot ironroot-dracut ironroot-initramfs-tools >&2
             echo @@next; chroot "$TREE" lsinitramfs "/boot/initrd.img-$VERSION""#,
-            packages.display()
+            packages.display(),
+            documented()
         );
         let said = on_a_debian(suite, &lines);
         let mut parts = said.split("@@next\n");

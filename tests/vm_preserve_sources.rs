@@ -176,7 +176,7 @@ await /dev/sdb
 play fat-1 fat; play fat-2 fat
 play fat-made-1 fat-blank; play fat-made-2 fat-blank
 play fat-filled-1 fat-filled; play fat-filled-2 fat-filled
-play fat-bound fat-bound; play fat-other fat-other
+play fat-bound fat-bound; play fat-other fat-other; play fat-case fat-case
 play fat-overlay fat-overlay
 
 # Logical volumes
@@ -271,6 +271,14 @@ fn matrix_devices_that_are_made_of_others_and_file_systems_without_owners() {
         &json!({ "label": "STATE" }),
         &bound,
     );
+    config_of(
+        &initrd,
+        "fat-case",
+        "b/2",
+        &image,
+        &json!({ "label": "STATE" }),
+        &json!({ "subdir": "BOUND/deep" }),
+    );
     let overlay = json!({ "subdir": "over", "method": "overlay" });
     config(
         &initrd,
@@ -351,6 +359,10 @@ fn matrix_devices_that_are_made_of_others_and_file_systems_without_owners() {
         "it was unmounted"
     );
     seen.refused("fat-other", &["belongs to claim a/1"]);
+    seen.refused(
+        "fat-case",
+        &["is the same place as bound", "name it as before, bound"],
+    );
     seen.refused("fat-overlay", &["an overlay needs a source with ext4"]);
 
     seen.has("lv-made-1", &["ERASE: make ext4"]);

@@ -53,7 +53,7 @@ pub(super) struct Before {
 
 impl Before {
     /// Looks at what is there. `sysroot` is as the kernel names it: absolute and without links.
-    fn look(sysroot: &Path) -> Before {
+    fn look(sysroot: &Path, reporter: &Reporter) -> Before {
         let mut before = Before {
             sysroot: sysroot.to_owned(),
             ..Before::default()
@@ -62,7 +62,13 @@ impl Before {
             Ok(mounts) => {
                 before.mounts = before.new_mounts(&mounts).map(|m| m.id).collect();
             }
-            Err(_) => before.mounts_unknown = true,
+            Err(error) => {
+                reporter.warn(format!(
+                    "/proc/thread-self/mountinfo cannot be read: {error}; if this run is ended, its mounts stay, as nobody \
+                     can tell them from those that were there before: mount proc at /proc"
+                ));
+                before.mounts_unknown = true;
+            }
         }
         before.mappings = mappings(Path::new("/"));
         before
@@ -143,7 +149,7 @@ pub(super) fn with_reason(sysroot: &Path, reporter: &Reporter) {
         reporter.warn(format!("signals cannot be heard: {error}"));
         return;
     }
-    let (before, reporter) = (Before::look(sysroot), reporter.clone());
+    let (before, reporter) = (Before::look(sysroot, reporter), reporter.clone());
     let thread = std::thread::Builder::new().spawn(move || {
         let Ok(signal) = signals().wait() else { return };
         let failure = Failure::new(Class::Handover, format!("ended by {signal} while at work"))

@@ -372,9 +372,23 @@ impl Signals {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
+
+    /// By a process of its own: what this one has open for writing is inherited by whatever another test starts at that
+    /// moment, and nobody executes a file that somebody could write to (ETXTBSY).
+    fn write_program(path: &Path, text: &str) {
+        use std::io::Write as _;
+        let mut writer = Command::new("sh")
+            .args(["-ec", "cat >\"$1\"; chmod 755 \"$1\"", "sh"])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = writer.stdin.take().unwrap();
+        input.write_all(text.as_bytes()).unwrap();
+        drop(input);
+        assert!(writer.wait().unwrap().success());
+    }
 
     #[test]
     fn a_shell_talks_to_the_console_and_one_that_is_not_there_is_none() {
@@ -385,8 +399,7 @@ mod tests {
         assert!(!shell(&program, &console, &reporter));
         let script =
             "#!/bin/sh\nread line; echo \"$(grep SigBlk /proc/self/status) got $line\" >&2\n";
-        std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&program, script);
         // As PID 1 has it, whose shell has to be ended by Ctrl-C all the same.
         SigSet::all().thread_block().unwrap();
         assert!(shell(&program, &console, &reporter));
@@ -396,7 +409,7 @@ mod tests {
             .unwrap()
             .contains("SigBlk:\t0000000000000000 got typed")
         {
-            assert!(began.elapsed() < Duration::from_secs(10));
+            assert!(began.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(10));
         }
         assert!(!shell(&program, &folder.path().join("nowhere"), &reporter));

@@ -71,6 +71,7 @@ pub fn install(
     notes.extend(more);
     let mut shape = shape(install, facts, &identity, kept.clone(), &mut notes);
     shape.taken = twins::taken(&facts.disks, disk);
+    let first_boot;
     if tree_root::is_wanted(install) {
         let root = tree_root::root_of(&mut shape.add);
         // It takes the rest in any case.
@@ -82,6 +83,7 @@ pub fn install(
         notes.extend(lasting.notes.clone());
         shape.lasting = lasting.on_added();
         let look_ahead = lasting.look_ahead();
+        first_boot = lasting.begin_first_boot();
         let keep_paths = keep_paths(lasting);
         notes.extend(tree_root::note(install));
         let beside = tree_root::Beside {
@@ -103,14 +105,14 @@ pub fn install(
         let lasting = preserve::lasting::decide(request, facts, disk, &kept, &shape.add)?;
         notes.extend(lasting.notes.clone());
         shape.lasting = lasting.on_added();
+        first_boot = lasting.begin_first_boot();
         steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
     }
-    steps.extend([
-        Step::CommitHead {
-            record: keep_record,
-        },
-        Step::RereadPartitions,
-    ]);
+    steps.push(Step::CommitHead {
+        record: keep_record,
+    });
+    steps.extend(first_boot);
+    steps.push(Step::RereadPartitions);
     // Who installs at each network boot must not come back by itself: without BootNext that is a loop.
     let repeats =
         request.policy == BootPolicy::NetworkBootAlways || install.record == RecordPolicy::Skip;

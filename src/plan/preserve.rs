@@ -9,13 +9,15 @@ mod trouble;
 mod upper;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::refusal::Refusal;
 use super::step::Step;
-use crate::config::request::preserve::{MountFlags, NewFileSystem, Preserved, depth, overlap};
+use crate::config::request::preserve::{
+    MountFlags, NewFileSystem, Preserved, depth, is_fat, overlap, overlap_folded,
+};
 use crate::config::request::{Named, Request, Source};
 use crate::config::wire::{OtherClaim, PreserveKind, PreserveMethod, Seed};
 use crate::error::printable;
@@ -303,6 +305,17 @@ fn decide_among(
     Ok(decided)
 }
 
+/// How two places are one, or one is in the other, on a file system that `folds` names or not.
+fn shared(folds: bool, one: &Path, other: &Path) -> Option<&'static str> {
+    if overlap(one, other) {
+        Some("the same place, or one is inside the other")
+    } else if folds && overlap_folded(one, other) {
+        Some("the same place, or one is inside the other: FAT does not tell upper from lower case")
+    } else {
+        None
+    }
+}
+
 /// The same place under two names.
 fn overlaps(entries: &[&Preserved], found: &mut [Result<&Candidate<'_>, Trouble>]) {
     for i in 0..entries.len() {
@@ -312,13 +325,16 @@ fn overlaps(entries: &[&Preserved], found: &mut [Result<&Candidate<'_>, Trouble>
             else {
                 return false;
             };
-            one.dev == two.dev && overlap(&entry.subdir, &other.subdir)
+            let folds = one.contents().iter().any(|c| c.what == "vfat")
+                || is_fat(entry.filesystem.or(other.filesystem));
+            one.dev == two.dev && shared(folds, &entry.subdir, &other.subdir).is_some()
         });
-        let clash = clash.map(|(_, other)| other.target.display().to_string());
-        if let (Some(target), Some(slot)) = (clash, found.get_mut(i)) {
-            *slot = Err(Trouble::Conflict(format!(
-                "{target} is preserved at the same place, or one is inside the other"
-            )));
+        let clash = clash.and_then(|(_, other)| {
+            let how = shared(true, &entries.get(i)?.subdir, &other.subdir)?;
+            Some(format!("{} is preserved at {how}", other.target.display()))
+        });
+        if let (Some(clash), Some(slot)) = (clash, found.get_mut(i)) {
+            *slot = Err(Trouble::Conflict(clash));
         }
     }
 }

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use crate::config::request::{Image, SystemChanges};
 use crate::error::{Class, Failure, Result, describe};
 use crate::image::boot::arguments::Edit;
-use crate::plan::preserve::Binding;
+use crate::plan::preserve::lasting;
 use crate::plan::{Handoff, Plan, Step, disk_root};
 use crate::report::{Event, Reporter};
 use crate::stream::{Budget, Fetcher, Keyring};
@@ -43,6 +43,7 @@ use image_source::Source;
 use install::Stage;
 use memory::session::Told;
 use memory::{Session, Wanted, zram};
+use preserve::Intended;
 
 /// What the steps work with: the small seams of this program.
 #[derive(Debug)]
@@ -161,6 +162,7 @@ fn carry_out(
         | Step::GrowFilesystem { .. }
         | Step::ClosePartitions
         | Step::CommitHead { .. }
+        | Step::BeginFirstBoot { .. }
         | Step::RereadPartitions
         | Step::BootEntry { .. }
         | Step::BootDisk { .. }
@@ -290,12 +292,20 @@ fn not_of_this_family(step: &Step) -> Failure {
         .hint("report this as a bug of ironroot")
 }
 
-/// All paths that `plan` preserves in a session.
-fn bindings(plan: &Plan) -> Vec<&Binding> {
-    let mut all = Vec::new();
+/// All that `plan` mounts in the root of a session.
+fn intended(plan: &Plan) -> Intended<'_> {
+    let mut all = Intended::default();
     for step in &plan.steps {
-        if let Step::Preserve { binding } = step {
-            all.push(&**binding);
+        match step {
+            Step::Preserve { binding } => {
+                all.bindings.push(&**binding);
+                // The machine id is copied.
+                if lasting::is_mounted(binding) {
+                    all.mounted.push(&binding.target);
+                }
+            }
+            Step::Scratch { path, .. } | Step::Volatile { path, .. } => all.mounted.push(path),
+            _ => {}
         }
     }
     all
@@ -325,7 +335,7 @@ fn in_memory(step: &Step, plan: &Plan, session: Session, machine: &Machine<'_>) 
         Step::AddPartitions { partitions } => session.add_partitions(partitions, reporter),
         Step::OpenSource { source } => session.open_source(source, reporter),
         Step::Preserve { binding } => {
-            let all = bindings(plan);
+            let all = intended(plan);
             session.preserve(binding, &all, reporter)
         }
         Step::Scratch { path, size, inodes } => session.scratch(path, *size, *inodes),
@@ -449,6 +459,17 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
                 machine
                     .reporter
                     .info(format!("installed: {} boots from now on", disk.target()));
+            }
+            Ok(stage)
+        }
+        Step::BeginFirstBoot { sources, bindings } => {
+            if let Stage::Complete(disk, done) = &stage {
+                let table = done.layout.table.partitions();
+                tolerate(
+                    preserve::first_boot::begin((disk, table), sources, bindings),
+                    step,
+                    machine.reporter,
+                )?;
             }
             Ok(stage)
         }

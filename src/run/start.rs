@@ -9,7 +9,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::Machine;
 use super::installed::entry::{self, Bootable};
-use super::installed::{Access, Installed, LOOK, fstab, volumes};
+use super::installed::{Access, Installed, LOOK, fstab, quiet, volumes};
 use super::partitions;
 use crate::error::{Class, Context as _, Failure, Result, chain};
 use crate::host::tables;
@@ -75,7 +75,7 @@ pub fn start(system: &System<'_>, start: Start, machine: &Machine<'_>) -> Result
         }
     }
     let installed = Installed::mount(&nodes, &table, machine.arch, Access::Look, machine.reporter)?;
-    let loaded = entry::find(&installed).and_then(|bootable| load(bootable, machine));
+    let loaded = entry::find(&installed, machine.arch).and_then(|bootable| load(bootable, machine));
     installed.unmount()?;
     loaded?;
     Ok(Handoff::Kexec)
@@ -150,6 +150,7 @@ fn root(
             .map_err(|why| Failure::new(Class::Handover, why))
     };
     // A journal is written back when it is certain that this system starts, no sooner.
+    let quiet = quiet::all(&all)?;
     let (_, looked_at) = find(LOOK)?;
     let listed = {
         let root = Root::open(system.place)?;
@@ -172,6 +173,7 @@ fn root(
         }
     }
     drop(looked_at);
+    drop(quiet);
     // A root that is checked and mounted for writing by its own system is read-only until then.
     let (number, guard) = find(Flags::MS_RDONLY)?;
     if !names("/") {

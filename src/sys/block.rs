@@ -16,6 +16,7 @@ mod raw {
     use super::libc;
     // _IO(0x12, nr) of linux/fs.h: not typed by their size, so nix's "bad" forms apply.
     nix::ioctl_read_bad!(blksszget, nix::request_code_none!(0x12, 104), libc::c_int);
+    nix::ioctl_write_ptr_bad!(blkroset, nix::request_code_none!(0x12, 93), libc::c_int);
     nix::ioctl_read_bad!(blkroget, nix::request_code_none!(0x12, 94), libc::c_int);
     nix::ioctl_read!(blkgetsize64, 0x12, 114, u64);
     nix::ioctl_none_bad!(blkflsbuf, nix::request_code_none!(0x12, 97));
@@ -123,6 +124,15 @@ pub fn is_read_only(file: &File) -> io::Result<bool> {
     // SAFETY: the descriptor is open for the whole call; the kernel writes one int to the pointer.
     unsafe { raw::blkroget(file.as_raw_fd(), &raw mut flag) }?;
     Ok(flag != 0)
+}
+
+/// Makes the kernel refuse writes to this block device, or take them again (BLKROSET). The device itself is told
+/// nothing.
+pub fn set_read_only(file: &File, read_only: bool) -> io::Result<()> {
+    let flag = libc::c_int::from(read_only);
+    // SAFETY: the descriptor is open for the whole call; the kernel reads one int from the pointer.
+    unsafe { raw::blkroset(file.as_raw_fd(), &raw const flag) }?;
+    Ok(())
 }
 
 /// Asks the kernel to read the partition table again (BLKRRPART). A kernel without a parser for the table

@@ -3,17 +3,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
+use super::inode_flags;
 
 /// Where efivarfs is mounted, below the root.
 const DIRECTORY: &str = "sys/firmware/efi/efivars";
 /// Firmware keeps all variables together in less.
 const SIZE_LIMIT: u64 = 1 << 20;
-/// `FS_IMMUTABLE_FL` of include/uapi/linux/fs.h.
-const IMMUTABLE: nix::libc::c_long = 0x10;
 
 /// The namespace of `BootOrder` and its like (UEFI specification, section 3.3, `EFI_GLOBAL_VARIABLE`).
 pub const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
@@ -29,15 +27,6 @@ pub struct Variable {
     pub attributes: u32,
     /// The value.
     pub data: Vec<u8>,
-}
-
-mod ioctls {
-    use nix::libc::c_long;
-
-    // _IOR('f', 1, long) and _IOW('f', 2, long) of include/uapi/linux/fs.h. The number says long; the
-    // kernel reads and writes an int.
-    nix::ioctl_read!(get_flags, b'f', 1, c_long);
-    nix::ioctl_write_ptr!(set_flags, b'f', 2, c_long);
 }
 
 /// The names of all variables of the namespace `guid`, without it.
@@ -136,21 +125,7 @@ fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn make_mutable(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
-    let mut flags: nix::libc::c_long = 0;
-    // SAFETY: the descriptor is open, and the kernel writes an int into the long that `flags` is.
-    match unsafe { ioctls::get_flags(file.as_raw_fd(), &raw mut flags) } {
-        Ok(_) => {}
-        // A file system without such flags has no immutable files.
-        Err(Errno::ENOTTY | Errno::EOPNOTSUPP) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    }
-    if flags & IMMUTABLE == 0 {
-        return Ok(());
-    }
-    let cleared = flags & !IMMUTABLE;
-    // SAFETY: the descriptor is open, and the kernel reads an int out of the long that `cleared` is.
-    unsafe { ioctls::set_flags(file.as_raw_fd(), &raw const cleared) }?;
+    inode_flags::clear(File::open(path)?.as_fd(), inode_flags::IMMUTABLE)?;
     Ok(())
 }
 
@@ -211,9 +186,7 @@ mod tests {
         let file = path(root, "Boot0001", GLOBAL);
         for step in ["write", "delete"] {
             let fd = File::open(&file).unwrap();
-            let flags: nix::libc::c_long = IMMUTABLE;
-            // SAFETY: as in `make_mutable`.
-            unsafe { ioctls::set_flags(fd.as_raw_fd(), &raw const flags) }.unwrap();
+            inode_flags::set(fd.as_fd(), inode_flags::IMMUTABLE).unwrap();
             assert!(
                 OpenOptions::new().write(true).open(&file).is_err(),
                 "the flag protects the file"

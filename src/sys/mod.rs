@@ -11,6 +11,7 @@ pub mod detached;
 pub mod dm;
 pub mod efivar;
 pub mod exec;
+pub mod inode_flags;
 pub mod kexec;
 pub mod kmsg;
 pub mod loopdev;

@@ -252,6 +252,14 @@ pub(super) fn read(config: &wire::BootConfig, problems: &mut Problems) -> Vec<Pr
                         "the same place on the same source as preserve[{j}], or one inside the other"
                     ),
                 );
+            } else if one.source == other.source
+                && (is_fat(one.filesystem) || is_fat(other.filesystem))
+                && overlap_folded(&one.subdir, &other.subdir)
+            {
+                problems.add(
+                    &format!("{path}.subdir"),
+                    format!("the same place as preserve[{j}], or one inside the other: FAT does not tell upper from lower case"),
+                );
             }
         }
         let scratch = config.memory.iter().flat_map(|m| &m.scratch);
@@ -325,6 +333,17 @@ pub fn depth(path: &Path) -> (usize, &Path) {
 /// Whether one is the other, or lies in it.
 pub fn overlap(a: &Path, b: &Path) -> bool {
     a.starts_with(b) || b.starts_with(a)
+}
+
+/// The same on a file system that does not tell upper from lower case.
+pub fn overlap_folded(a: &Path, b: &Path) -> bool {
+    let folded = |path: &Path| PathBuf::from(path.to_string_lossy().to_lowercase());
+    overlap(&folded(a), &folded(b))
+}
+
+/// On FAT, `State` and `state` are one directory.
+pub fn is_fat(filesystem: Option<NewFileSystem>) -> bool {
+    filesystem == Some(NewFileSystem::Vfat)
 }
 
 fn entry(
@@ -581,7 +600,9 @@ pub(super) fn inner_path(text: &str) -> Result<PathBuf, &'static str> {
         .map_err(|_| "`.`, `..` and control characters are not allowed")?;
     let inner = absolute.strip_prefix("/").unwrap_or(&absolute);
     let first = inner.components().next().map(|c| c.as_os_str().to_owned());
-    if first.is_some_and(|first| first == HIDDEN || first == "lost+found") {
+    // In whatever case: there are file systems that do not tell it.
+    let is_taken = |name: &str| [HIDDEN, "lost+found"].contains(&name);
+    if first.is_some_and(|first| is_taken(&first.to_string_lossy().to_ascii_lowercase())) {
         return Err("this name is taken");
     }
     Ok(inner.to_owned())

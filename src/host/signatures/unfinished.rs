@@ -18,10 +18,14 @@ use crate::units::Bytes;
 /// [`crate::host::Content::what`] of it.
 pub const UNFINISHED_FILESYSTEM: &str = "unfinished file system";
 
-/// Size of the mark.
+/// Size of what is written: a sector of any disk.
 pub const SIZE: usize = 4096;
 
-const MAGIC: &[u8; 16] = b"ironroot-mkfs-01";
+/// All that counts stands in one sector of the disks with the smallest ones: a power cut leaves it or not, and never a
+/// half that is neither a mark nor blank. Behind it are zeros.
+const SECTOR: usize = 512;
+
+const MAGIC: &[u8; 16] = b"ironroot-mkfs-02";
 
 /// Distances from the end of the device.
 const FROM_END: [u64; 2] = [256 << 10, 768 << 10];
@@ -50,18 +54,22 @@ pub fn mark(size: Bytes, partuuid: &str) -> Vec<u8> {
     bytes.extend_from_slice(&size.0.to_le_bytes());
     bytes.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
     bytes.extend_from_slice(name);
-    bytes.resize(SIZE - 32, 0);
+    bytes.resize(SECTOR - 32, 0);
     let digest = Sha256::digest(&bytes);
     bytes.extend_from_slice(&digest);
+    bytes.resize(SIZE, 0);
     bytes
 }
 
 /// The PARTUUID in a mark that was made for a device of this size.
 fn read(bytes: &[u8], size: u64) -> Option<String> {
+    let bytes = bytes.get(..SECTOR)?;
     let name = bytes.strip_prefix(MAGIC)?.get(8..)?;
     let (length, name) = name.split_first()?;
     let name = std::str::from_utf8(name.get(..usize::from(*length))?).ok()?;
-    (mark(Bytes(size), name) == bytes).then(|| name.to_owned())
+    mark(Bytes(size), name)
+        .starts_with(bytes)
+        .then(|| name.to_owned())
 }
 
 /// Whether beside a mark there is what only a complete file system has, whoever made it: the mark says nothing then. Of
@@ -100,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mark_is_its_devices_alone(size in 0u64.., partuuid in "[0-9a-f-]{0,40}", at in 0..SIZE, bit in 0..8) {
+        fn a_mark_is_its_devices_alone(size in 0u64.., partuuid in "[0-9a-f-]{0,40}", at in 0..SECTOR, bit in 0..8) {
             let bytes = mark(Bytes(size), &partuuid);
             prop_assert_eq!(bytes.len(), SIZE);
             prop_assert_eq!(read(&bytes, size), Some(partuuid));
@@ -108,6 +116,21 @@ mod tests {
             let mut flipped = bytes;
             flipped[at] ^= 1u8 << bit;
             prop_assert_eq!(read(&flipped, size), None);
+        }
+
+        #[test]
+        fn a_cut_leaves_a_mark_or_nothing(size in 0u64.., partuuid in "[0-9a-f-]{0,36}", written in any::<u8>()) {
+            let whole = mark(Bytes(size), &partuuid);
+            // Any of its eight sectors of 512 bytes may be on the medium, and the others not, in either direction.
+            for (mut there, new) in [(vec![0; SIZE], whole.clone()), (whole, vec![0; SIZE])] {
+                for (i, sector) in new.chunks(512).enumerate() {
+                    if written & (1 << i) != 0 {
+                        there[i * 512..][..512].copy_from_slice(sector);
+                    }
+                }
+                let is_mark = read(&there, size).as_deref() == Some(partuuid.as_str());
+                prop_assert!(is_mark || there.iter().all(|b| *b == 0));
+            }
         }
 
         #[test]

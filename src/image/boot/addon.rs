@@ -28,6 +28,14 @@ pub fn stub_version(magic: &[u8]) -> Option<u32> {
     version.get(..end)?.parse().ok()
 }
 
+/// The first systemd-stub that takes initrds and microcode from addons.
+const FIRST_WITH_INITRDS: u32 = 257;
+
+/// Whether a systemd-stub of this version takes initrds and microcode from addons.
+pub const fn reads_initrds(version: u32) -> bool {
+    version >= FIRST_WITH_INITRDS
+}
+
 /// Whether a systemd-stub of this version reads addons.
 pub const fn reads_addons(version: u32) -> bool {
     version >= FIRST

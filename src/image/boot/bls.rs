@@ -1,8 +1,6 @@
 //! Boot loader entries (UAPI.1 Boot Loader Specification, type #1): `/loader/entries/*.conf`, read by systemd-boot
 //! and by GRUB's blscfg.
 
-use std::cmp::Ordering;
-
 use super::Entry;
 use super::arguments::Edit;
 
@@ -32,6 +30,31 @@ pub fn edit(text: &str, change: &Edit) -> Option<String> {
     Some(lines.join("\n") + "\n")
 }
 
+/// The EFI program that the entry starts instead of a kernel, which may be a unified kernel image, and the words for it.
+pub fn program(text: &str) -> Option<(&str, String)> {
+    let path = field(text, "uki").or_else(|| field(text, "efi"))?;
+    Some((path, options(text)))
+}
+
+/// Whether a machine of `arch`, as `uname -m` has it, starts the entry.
+pub fn is_for(text: &str, arch: &str) -> bool {
+    let name = match arch {
+        "x86_64" => "x64",
+        "aarch64" => "aa64",
+        "i386" | "i586" | "i686" => "ia32",
+        "riscv64" => "riscv64",
+        "loongarch64" => "loongarch64",
+        "armv6l" | "armv7l" => "arm",
+        _ => return true,
+    };
+    field(text, "architecture").is_none_or(|wanted| wanted.eq_ignore_ascii_case(name))
+}
+
+fn options(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter_map(|l| value(l, "options")).collect();
+    lines.join(" ")
+}
+
 /// What the entry starts; `None` where it names no kernel of type #1.
 pub fn parse(text: &str) -> Option<Entry> {
     let all = |key: &str| {
@@ -48,51 +71,8 @@ pub fn parse(text: &str) -> Option<Entry> {
             .filter(|word| !word.starts_with('$'))
             .map(str::to_owned)
             .collect(),
-        options: all("options").join(" "),
+        options: options(text),
     })
-}
-
-/// Which of two entries comes first in the menu, and so is started: by `sort-key`, else by version, the newest
-/// first (section "Sorting"). `a` and `b` are file name and text.
-pub fn order(a: (&str, &str), b: (&str, &str)) -> Ordering {
-    let key = |text| field(text, "sort-key");
-    match (key(a.1), key(b.1)) {
-        (Some(x), Some(y)) if x != y => return x.cmp(y),
-        (Some(_), None) => return Ordering::Less,
-        (None, Some(_)) => return Ordering::Greater,
-        _ => {}
-    }
-    let version = |text| field(text, "version").unwrap_or_default();
-    compare_versions(version(b.1), version(a.1)).then_with(|| compare_versions(b.0, a.0))
-}
-
-/// Whether an entry's file name says that it was tried as often as it may be and never came up: `name+0-3.conf`
-/// (UAPI.1, "Boot counting").
-pub fn is_known_bad(name: &str) -> bool {
-    counted(name).is_some_and(|(_, left)| left == 0)
-}
-
-/// The entry's id: its file name without the counter.
-fn id(name: &str) -> String {
-    counted(name).map_or_else(|| name.to_owned(), |(id, _)| id)
-}
-
-/// Name without a counter, and how many tries are left.
-fn counted(name: &str) -> Option<(String, u32)> {
-    let stem = name.strip_suffix(".conf")?;
-    let (id, counter) = stem.rsplit_once('+')?;
-    let (left, done) = counter.split_once('-').unwrap_or((counter, "0"));
-    done.parse::<u32>().ok()?;
-    Some((format!("{id}.conf"), left.parse().ok()?))
-}
-
-/// Whether the entry in the file `name` is the one that `default` means: a pattern in `loader.conf`
-/// (loader.conf(5)), or the id without `.conf` in GRUB's `saved_entry`.
-pub fn is_default(name: &str, default: &str) -> bool {
-    let id = id(name);
-    let bare = id.strip_suffix(".conf").unwrap_or(&id);
-    let pattern = wildmatch::WildMatch::new(default);
-    pattern.matches(&id) || pattern.matches(bare)
 }
 
 /// The value of the first line with this key.
@@ -103,51 +83,6 @@ pub fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let rest = line.trim().strip_prefix(key)?;
     rest.starts_with(char::is_whitespace).then(|| rest.trim())
-}
-
-/// Compares versions by their runs of digits and letters (UAPI.10 Version Format Specification, without the rules
-/// for `~`, `^` and `-` between equal parts, which kernels do not use).
-pub fn compare_versions(a: &str, b: &str) -> Ordering {
-    let (mut left, mut right) = (parts(a), parts(b));
-    loop {
-        return match (left.next(), right.next()) {
-            (None, None) => Ordering::Equal,
-            (None, Some(_)) => Ordering::Less,
-            (Some(_), None) => Ordering::Greater,
-            (Some(x), Some(y)) => {
-                let digits = |s: &str| s.starts_with(|c: char| c.is_ascii_digit());
-                let by_part = match (digits(x), digits(y)) {
-                    (true, true) => {
-                        let (x, y) = (x.trim_start_matches('0'), y.trim_start_matches('0'));
-                        x.len().cmp(&y.len()).then_with(|| x.cmp(y))
-                    }
-                    (true, false) => Ordering::Greater,
-                    (false, true) => Ordering::Less,
-                    (false, false) => x.cmp(y),
-                };
-                if by_part == Ordering::Equal {
-                    continue;
-                }
-                by_part
-            }
-        };
-    }
-}
-
-/// Runs of digits, and runs of letters.
-fn parts(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        rest = rest.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
-        let first = rest.chars().next()?;
-        let digits = first.is_ascii_digit();
-        let end = rest
-            .find(|c: char| !c.is_ascii_alphanumeric() || c.is_ascii_digit() != digits)
-            .unwrap_or(rest.len());
-        let (part, left) = rest.split_at_checked(end)?;
-        rest = left;
-        Some(part)
-    })
 }
 
 #[cfg(test)]
@@ -179,29 +114,6 @@ mod tests {
     }
 
     #[test]
-    fn counters_and_defaults() {
-        for (name, bad) in [
-            ("a+0-3.conf", true),
-            ("a+0.conf", true),
-            ("a+2-1.conf", false),
-            ("a.conf", false),
-            ("6.1+deb-1.conf", false),
-        ] {
-            assert_eq!(is_known_bad(name), bad, "{name}");
-        }
-        for (name, default, wanted) in [
-            ("debian-6.1.conf", "debian-*", true),
-            ("debian-6.1.conf", "debian-6.1.conf", true),
-            ("debian-6.1.conf", "debian-6.1", true),
-            ("debian-6.1+2-1.conf", "debian-6.1.conf", true),
-            ("other.conf", "debian-*", false),
-            ("other.conf", "", false),
-        ] {
-            assert_eq!(is_default(name, default), wanted, "{name} {default}");
-        }
-    }
-
-    #[test]
     fn an_entry_is_read() {
         let entry = parse(ENTRY).unwrap();
         assert_eq!(entry.kernel, "/m/6.1.0-9/linux");
@@ -210,18 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_comes_first_and_a_sort_key_before_that() {
-        let old = ("a.conf", "version 6.1.0-9\nlinux /a");
-        let new = ("b.conf", "version 6.1.0-10\nlinux /b");
-        let keyed = ("c.conf", "sort-key debian\nversion 1\nlinux /c");
-        let mut all = [old, keyed, new];
-        all.sort_by(|a, b| order(*a, *b));
-        assert_eq!(all.map(|e| e.0), ["c.conf", "b.conf", "a.conf"]);
+    fn an_entry_names_a_program_and_an_architecture() {
+        let text = "uki /EFI/Linux/a.efi\noptions root=x\noptions quiet\narchitecture X64\n";
+        let (path, options) = program(text).unwrap();
         assert_eq!(
-            compare_versions("6.1.0-10-amd64", "6.1.0-9-amd64"),
-            Ordering::Greater
+            (path, options.as_str()),
+            ("/EFI/Linux/a.efi", "root=x quiet")
         );
-        assert_eq!(compare_versions("6.1", "6.1.0"), Ordering::Less);
-        assert_eq!(compare_versions("007", "7"), Ordering::Equal);
+        assert_eq!(program("efi /shell.efi").unwrap().0, "/shell.efi");
+        assert_eq!(program(ENTRY), None);
+        assert!(is_for(text, "x86_64") && !is_for(text, "aarch64"));
+        assert!(is_for(ENTRY, "x86_64") && is_for(text, "s390x"));
     }
 }

@@ -15,7 +15,7 @@ pub fn default_entry(text: &str, saved: Option<&str>) -> Option<Entry> {
 
 /// The value that `default` gets in the end. `next_entry` is not asked for: it is for one start by GRUB itself,
 /// which forgets it then.
-fn wanted(text: &str, saved: Option<&str>) -> Option<String> {
+pub fn wanted(text: &str, saved: Option<&str>) -> Option<String> {
     let values = text.lines().filter_map(|line| {
         let value = line.trim().strip_prefix("set default=")?;
         Some(value.trim().trim_matches(['"', '\'']).to_owned())
@@ -143,9 +143,29 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
+/// Whether entries of the Boot Loader Specification are in the menu that `text` makes (the module of distributions).
+pub fn reads_entries(text: &str) -> bool {
+    text.lines()
+        .any(|line| line.split_whitespace().next() == Some("blscfg"))
+}
+
+/// The parts of `a>b`; `>>` stands for the character in a title.
+fn parts(wanted: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut chars = wanted.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c == '>' && chars.next_if_eq(&'>').is_none() {
+            parts.push(String::new());
+        } else if let Some(part) = parts.last_mut() {
+            part.push(c);
+        }
+    }
+    parts
+}
+
 /// The item that `wanted` means: `a>b` is `b` in the submenu `a`; a submenu alone starts its first entry.
 fn chosen(items: &[Item<'_>], wanted: &str) -> Option<Entry> {
-    let parts: Vec<&str> = wanted.split('>').collect();
+    let parts = parts(wanted);
     let means = |item: &&Item<'_>| {
         item.names.len() >= parts.len() && item.names.iter().zip(&parts).all(|(n, p)| n.is(p))
     };
@@ -182,6 +202,9 @@ submenu 'Advanced options' $menuentry_id_option 'gnulinux-advanced-x' {
 menuentry "Other" {
 	linux /vmlinuz-other
 }
+menuentry 'One > two' {
+	linux /vmlinuz-arrow
+}
 "#;
 
     #[test]
@@ -200,6 +223,7 @@ menuentry "Other" {
             ("gnulinux-advanced-x>gnulinux-1", None, "/vmlinuz-1 root=x"),
             ("${saved_entry}", Some("1>gnulinux-1"), "/vmlinuz-1 root=x"),
             ("${saved_entry}", Some("2"), "/vmlinuz-other "),
+            ("${saved_entry}", Some("One >> two"), "/vmlinuz-arrow "),
             // What is not there is nobody's wish.
             ("${saved_entry}", None, "/vmlinuz-2 root=x"),
             ("gone", None, "/vmlinuz-2 root=x"),
@@ -209,6 +233,12 @@ menuentry "Other" {
         }
         let entry = default_entry(&CFG.replace("DEFAULT", "1>1"), None).unwrap();
         assert_eq!(entry.initrds, ["/initrd-1"]);
+    }
+
+    #[test]
+    fn entries_in_other_files_are_in_the_menu_where_a_command_says_so() {
+        assert!(reads_entries("insmod blscfg\nif x; then\n  blscfg\nfi\n"));
+        assert!(!reads_entries(CFG) && !reads_entries("insmod blscfg\n# blscfg\n"));
     }
 
     #[test]

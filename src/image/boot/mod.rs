@@ -7,7 +7,10 @@ pub mod extlinux;
 pub mod grub;
 pub mod grub_core;
 pub mod grub_menu;
+pub mod menu;
+pub mod root_word;
 pub mod uki;
+pub mod versions;
 
 /// What a boot loader starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -110,8 +110,17 @@ pub fn sections(file: &mut (impl Read + Seek)) -> io::Result<Vec<Section>> {
     Ok(found)
 }
 
+/// The section that counts where nothing else is chosen: that of the first profile, which stands between the first and the
+/// second `.profile`, else the one that all profiles share, before them (UAPI.5, "Multi-Profile UKIs").
+pub fn section<'a>(all: &'a [Section], name: &str) -> Option<&'a Section> {
+    let mut profiles = all.split(|s| s.name == ".profile");
+    let shared = profiles.next().unwrap_or_default();
+    let first = profiles.next().unwrap_or_default();
+    first.iter().chain(shared).find(|s| s.name == name)
+}
+
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use proptest::prelude::*;
 
@@ -156,6 +165,32 @@ mod tests {
             usize::try_from(linux.place.start).unwrap()..usize::try_from(linux.place.end).unwrap();
         assert_eq!(&file[place], b"kernel");
         assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn the_first_profile_counts() {
+        let start = |parts: &[(&str, &[u8])], name: &str| {
+            let file = pe(parts);
+            let all = sections(&mut io::Cursor::new(&file)).unwrap();
+            section(&all, name).map(|s| {
+                let place =
+                    usize::try_from(s.place.start).unwrap()..usize::try_from(s.place.end).unwrap();
+                String::from_utf8(file[place].to_vec()).unwrap()
+            })
+        };
+        let parts: [(&str, &[u8]); 7] = [
+            (".linux", b"kernel"),
+            (".cmdline", b"shared"),
+            (".profile", b"ID=main"),
+            (".cmdline", b"first"),
+            (".profile", b"ID=reset"),
+            (".cmdline", b"second"),
+            (".initrd", b"reset"),
+        ];
+        assert_eq!(start(&parts, ".cmdline").as_deref(), Some("first"));
+        assert_eq!(start(&parts, ".linux").as_deref(), Some("kernel"));
+        assert_eq!(start(&parts, ".initrd"), None);
+        assert_eq!(start(&parts[..2], ".cmdline").as_deref(), Some("shared"));
     }
 
     #[test]

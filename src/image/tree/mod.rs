@@ -34,5 +34,5 @@ pub use copy::{copy, copy_remembering};
 pub use ledger::{Compared, Content, Ledger, Listing};
 pub use limits::Limits;
 pub use measure::{Size, measure, measure_running};
-pub use remove::{Removed, remove_children};
+pub use remove::{Removed, remove_children, unlink};
 pub use unpack::{Options, unpack, unpack_remembering};

@@ -8,14 +8,16 @@ use std::path::Path;
 
 use nix::dir::{Dir, OwningIter};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2, renameat};
-use nix::sys::stat::fstat;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, renameat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::census::bump;
 use super::parents::Id;
 use super::refusal::shown;
 use crate::error::{Class, Failure, Result};
+use crate::sys::beneath;
+use crate::sys::inode_flags::{self, APPEND, IMMUTABLE};
 
 /// Open directories at a time. What lies deeper is moved up first.
 const DEPTH: usize = 64;
@@ -128,11 +130,7 @@ impl Sweep<'_> {
             return Ok(());
         }
         if !is_directory {
-            match unlinkat(
-                &level.directory,
-                name.as_os_str(),
-                UnlinkatFlags::NoRemoveDir,
-            ) {
+            match unlink(&level.directory, &name, UnlinkatFlags::NoRemoveDir) {
                 Ok(()) => {
                     level.progress = true;
                     bump(&mut self.done.removed, 1);
@@ -172,12 +170,19 @@ impl Sweep<'_> {
         // Too deep to be held open: it goes to the top, where a further pass finds it.
         self.moved = self.moved.saturating_add(1);
         let place = OsString::from(format!(".ironroot-removing-{}", self.moved));
-        match renameat(
-            &level.directory,
-            name.as_os_str(),
-            &top.directory,
-            place.as_os_str(),
-        ) {
+        let rename = || {
+            renameat(
+                &level.directory,
+                name.as_os_str(),
+                &top.directory,
+                place.as_os_str(),
+            )
+        };
+        let mut renamed = rename();
+        if renamed == Err(Errno::EPERM) && unprotect(&level.directory, &name)? {
+            renamed = rename();
+        }
+        match renamed {
             // A name that is taken already is left of an earlier attempt: the next pass tries the next number.
             Ok(()) | Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
             Err(errno) => return Err(errno),
@@ -212,11 +217,7 @@ impl Sweep<'_> {
         if left.stays {
             return Ok(());
         }
-        match unlinkat(
-            &above.directory,
-            left.name.as_os_str(),
-            UnlinkatFlags::RemoveDir,
-        ) {
+        match unlink(&above.directory, &left.name, UnlinkatFlags::RemoveDir) {
             Ok(()) => {
                 above.progress = true;
                 bump(&mut self.done.removed, 1);
@@ -234,6 +235,34 @@ impl Sweep<'_> {
             bump(&mut level.mount_points, 1);
         }
     }
+}
+
+/// unlinkat(2), also of what a flag of chattr(1) protects, or its directory: who had the file system before was root on
+/// it. The flags are taken away once, and it is tried again once.
+pub fn unlink(directory: &OwnedFd, name: &OsStr, how: UnlinkatFlags) -> nix::Result<()> {
+    match unlinkat(directory, name, how) {
+        Err(Errno::EPERM) if unprotect(directory, name)? => unlinkat(directory, name, how),
+        done => done,
+    }
+}
+
+const PLAIN: OFlag = OFlag::O_RDONLY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_NONBLOCK)
+    .union(OFlag::O_CLOEXEC);
+
+/// Takes away what protects an entry, and its directory, from being removed; whether there was anything.
+fn unprotect(directory: &OwnedFd, name: &OsStr) -> nix::Result<bool> {
+    // A descriptor that only names the directory cannot be asked.
+    let around = openat(directory, ".", PLAIN, Mode::empty())?;
+    let around = inode_flags::clear(around.as_fd(), IMMUTABLE | APPEND)?;
+    let stat = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    // Nothing else can have them, and opening it might do something.
+    if !matches!(beneath::kind(&stat), SFlag::S_IFREG | SFlag::S_IFDIR) {
+        return Ok(around);
+    }
+    let entry = openat(directory, name, PLAIN, Mode::empty())?;
+    Ok(inode_flags::clear(entry.as_fd(), IMMUTABLE | APPEND)? || around)
 }
 
 fn entries(directory: &OwnedFd) -> nix::Result<OwningIter> {

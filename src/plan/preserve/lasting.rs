@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use super::candidates;
 use super::{
-    Attach, Binding, Decided, SourceDevice, Trouble, binding_of, create, decide_among, sort,
+    Attach, Binding, Decided, SourceDevice, Trouble, binding_of, create, decide_among, shared, sort,
 };
-use crate::config::request::preserve::{NewFileSystem, Preserved, overlap};
+use crate::config::request::preserve::{NewFileSystem, Preserved};
 use crate::config::request::{Addition, Named, Request, Source};
 use crate::host::tables::TablePartition;
 use crate::host::{DevNum, Disk, DiskKind, Facts, RecordFound};
@@ -36,6 +36,17 @@ impl Lasting {
                 Some(Named::Label(label)) => Some(label.clone()),
                 Some(Named::Number(_)) | None => None,
             })
+    }
+
+    /// What is written beside machine ids when the disk boots.
+    pub fn begin_first_boot(&self) -> Option<Step> {
+        let is_id = |path: &&Binding| path.attach == Attach::MachineId;
+        let bindings: Vec<Binding> = self.bindings.iter().filter(is_id).cloned().collect();
+        let has_id = |source: &&SourceDevice| {
+            !source.read_only && bindings.iter().any(|b| b.source == source.number)
+        };
+        let sources: Vec<SourceDevice> = self.sources.iter().filter(has_id).cloned().collect();
+        (!sources.is_empty()).then_some(Step::BeginFirstBoot { sources, bindings })
     }
 
     /// What can be asked before the first write: required paths on file systems that are there already.
@@ -305,20 +316,20 @@ fn add(
             ));
         }
     };
-    let clash = lasting.bindings.iter().find(|other| {
-        overlap(&other.subdir, &entry.subdir)
-            && lasting
-                .sources
-                .iter()
-                .any(|s| s.number == other.source && s.on_target.as_ref() == Some(&wanted))
-    });
-    if let Some(other) = clash {
+    let is_there = |other: &Binding| {
+        let mut sources = lasting.sources.iter();
+        sources.any(|s| s.number == other.source && s.on_target.as_ref() == Some(&wanted))
+    };
+    let folds = filesystem == NewFileSystem::Vfat;
+    let clash = lasting
+        .bindings
+        .iter()
+        .filter(|other| is_there(other))
+        .find_map(|other| Some((other, shared(folds, &other.subdir, &entry.subdir)?)));
+    if let Some((other, how)) = clash {
         return Err(refuse(
             entry,
-            Trouble::Conflict(format!(
-                "{} is preserved at the same place, or one is inside the other",
-                other.target.display()
-            )),
+            Trouble::Conflict(format!("{} is preserved at {how}", other.target.display())),
         ));
     }
     let known = lasting

@@ -197,6 +197,14 @@ impl fmt::Display for Step {
                     ""
                 }
             ),
+            Step::BeginFirstBoot { sources, .. } => {
+                let devices: Vec<&str> = sources.iter().map(|s| s.name.as_str()).collect();
+                write!(
+                    f,
+                    "write on {} that the first boot of the machine id there begins",
+                    devices.join(", ")
+                )
+            }
             Step::RereadPartitions => f.write_str("make the kernel see the new partitions"),
             Step::BootEntry {
                 efi,

@@ -209,6 +209,13 @@ pub enum Step {
         /// Which installation; `None` where the disk carries no record.
         record: Option<RecordIdentity>,
     },
+    /// Write beside machine ids that their first boot begins: the disk boots, and no installation is made again for it.
+    BeginFirstBoot {
+        /// Where they live.
+        sources: Vec<SourceDevice>,
+        /// What they are.
+        bindings: Vec<Binding>,
+    },
     /// Make the kernel see the new partitions.
     RereadPartitions,
     /// Make the firmware boot this disk next.
@@ -375,6 +382,7 @@ impl Step {
             Step::KeepPaths { .. } => "keepPaths",
             Step::ClosePartitions => "closePartitions",
             Step::CommitHead { .. } => "commitHead",
+            Step::BeginFirstBoot { .. } => "beginFirstBoot",
             Step::RereadPartitions => "rereadPartitions",
             Step::BootEntry { .. } => "bootEntry",
             Step::BootDisk { .. } => "bootDisk",
@@ -414,6 +422,8 @@ impl Step {
             | Step::GrowFilesystem { .. }
             | Step::AddPartitions { .. }
             | Step::CommitHead { .. } => true,
+            // One word in a record of ironroot's own.
+            Step::BeginFirstBoot { .. } => false,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
             Step::LockDisk { .. }
@@ -449,6 +459,7 @@ impl Step {
     pub const fn may_fail(&self) -> bool {
         match self {
             Step::RereadPartitions
+            | Step::BeginFirstBoot { .. }
             | Step::ForgetDiskBoot
             | Step::CountStart { .. }
             | Step::ZramSwap { .. }

@@ -18,7 +18,7 @@ use crate::sys::beneath::{Root, Walk};
 const ENTRIES: usize = 1024;
 
 /// Where boot loaders look, below a root and below a boot partition.
-const PLACES: [&str; 4] = ["/boot", "/boot/efi", "/efi", "/"];
+pub(super) const PLACES: [&str; 4] = ["/boot", "/boot/efi", "/efi", "/"];
 
 const GRUB: [&str; 2] = ["grub/grub.cfg", "grub2/grub.cfg"];
 const EXTLINUX: [&str; 4] = [
@@ -198,7 +198,7 @@ fn read(root: &Root, path: &Path) -> Option<String> {
 }
 
 /// Paths of what is in a directory and ends with `suffix`, sorted.
-fn names(root: &Root, directory: &Path, suffix: &str) -> Vec<PathBuf> {
+pub(super) fn names(root: &Root, directory: &Path, suffix: &str) -> Vec<PathBuf> {
     let Ok(fd) = root.directory(directory, Walk::InRoot) else {
         return Vec::new();
     };

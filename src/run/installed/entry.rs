@@ -2,14 +2,16 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
-use super::Installed;
-use super::arguments::{Reader, configurations, unified_images};
+use super::candidates::{self, Candidate, What};
+use super::volumes::RootByType;
+use super::{Installed, unified};
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::image::boot::uki::{self, Section};
-use crate::image::boot::{Entry, bls, extlinux, grub_menu};
+use crate::image::boot::{Entry, root_word};
 use crate::sys::beneath::{Root, Walk};
+use crate::sys::mount;
 use crate::units::Bytes;
 
 /// More than any initrd needs, and less than what would fill a machine.
@@ -50,6 +52,15 @@ impl Part {
         })
     }
 
+    /// These bytes of it.
+    pub(super) fn of(file: File, place: Range<u64>) -> Part {
+        Part {
+            file,
+            start: place.start,
+            length: place.end.saturating_sub(place.start),
+        }
+    }
+
     /// How long it is.
     pub fn length(&self) -> Bytes {
         Bytes(self.length)
@@ -62,64 +73,64 @@ impl Part {
     }
 }
 
+/// What an attempt to open something came to.
+#[derive(Debug)]
+pub enum Opened {
+    /// It can be loaded.
+    Ready(Bootable),
+    /// It is what the boot loader starts, and only that can start it: the reason.
+    Never(String),
+}
+
+/// Where is looked for what can be started.
+#[derive(Debug)]
+pub struct Disk<'a> {
+    /// All that boot loaders read from.
+    pub roots: Vec<&'a Root>,
+    /// What systemd finds by its type.
+    pub root_by_type: &'a RootByType,
+    /// As `uname -m` has it.
+    pub arch: &'a str,
+    /// Subvolumes that are mounted: where, and their paths from the top of their file system.
+    pub subvolumes: Vec<(PathBuf, PathBuf)>,
+}
+
 /// Finds what is started first.
 ///
 /// # Errors
 /// Class handover where nothing that can be loaded was found.
-pub fn find(system: &Installed) -> Result<Bootable> {
+pub fn find(system: &Installed, arch: &str) -> Result<Bootable> {
+    choose(&Disk {
+        roots: system.roots().collect(),
+        root_by_type: &system.root_by_type,
+        arch,
+        subvolumes: subvolumes(),
+    })
+}
+
+/// [`find`], in what is mounted already.
+fn choose(disk: &Disk<'_>) -> Result<Bootable> {
     let mut problems = Vec::new();
-    for root in system.roots() {
-        let all = configurations(root)?;
-        let of = |wanted: Reader| all.iter().filter(move |f| f.reader == wanted);
-        let saved = grub_environment(root, "saved_entry");
-        let default = loader_default(root).or_else(|| saved.clone());
-        let mut entries: Vec<_> = of(Reader::Bls).collect();
-        entries.sort_by(|a, b| {
-            let name = |p: &Path| p.file_name().map(|n| n.to_string_lossy().into_owned());
-            let (left, right) = (name(&a.path), name(&b.path));
-            bls::order(
-                (left.as_deref().unwrap_or_default(), &a.text),
-                (right.as_deref().unwrap_or_default(), &b.text),
-            )
-        });
-        // The default goes first, even one that failed before; of the others those that failed go last.
-        entries.sort_by_key(|found| {
-            let name = found.path.file_name().map(|n| n.to_string_lossy());
-            let name = name.as_deref().unwrap_or_default();
-            let is_default = default
-                .as_deref()
-                .is_some_and(|default| bls::is_default(name, default));
-            (!is_default, bls::is_known_bad(name))
-        });
-        let parsed = entries
-            .into_iter()
-            .map(|f| (f, bls::parse(&f.text)))
-            .chain(
-                of(Reader::Grub).map(|f| (f, grub_menu::default_entry(&f.text, saved.as_deref()))),
-            )
-            .chain(of(Reader::Extlinux).map(|f| (f, extlinux::parse(&f.text))));
-        for (found, entry) in parsed {
-            let Some(entry) = entry else { continue };
-            match open(root, &found.path, &entry) {
-                Ok(bootable) => return Ok(bootable),
-                Err(failure) => problems.push(format!(
-                    "{}: {}",
-                    found.path.display(),
-                    crate::error::chain(&failure)
-                )),
+    for candidate in candidates::of(disk)? {
+        let opened = match &candidate.what {
+            What::Kernel(path, entry) => open(disk, candidate.root, path, entry),
+            What::Unified(place, words) => unified::open(place, words),
+        };
+        match opened.map(|opened| with_its_root(disk, &candidate, opened)) {
+            Ok(Opened::Ready(bootable)) => return Ok(bootable),
+            Ok(Opened::Never(why)) => {
+                return Err(Failure::new(
+                    Class::Handover,
+                    format!(
+                        "what the installed system starts with cannot be started from here: {why}"
+                    ),
+                ));
             }
-        }
-    }
-    for root in system.roots() {
-        for path in unified_images(root) {
-            match open_unified(root, &path) {
-                Ok(bootable) => return Ok(bootable),
-                Err(failure) => problems.push(format!(
-                    "{}: {}",
-                    path.display(),
-                    crate::error::chain(&failure)
-                )),
-            }
+            Err(failure) => problems.push(format!(
+                "{}: {}",
+                candidate.path().display(),
+                crate::error::chain(&failure)
+            )),
         }
     }
     let why = match problems.as_slice() {
@@ -132,28 +143,56 @@ pub fn find(system: &Installed) -> Result<Bootable> {
     ))
 }
 
-/// The pattern of the entry that systemd-boot starts (loader.conf(5)); `@saved` is a matter of the firmware's memory.
-fn loader_default(root: &Root) -> Option<String> {
-    let places = ["/boot", "/boot/efi", "/efi", "/"];
-    let text = places.iter().find_map(|place| {
-        let path = Path::new(place).join("loader/loader.conf");
-        root.read(&path, Walk::InRoot, 1 << 16).ok()
-    })?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    bls::field(&text, "default")
-        .filter(|default| !default.starts_with('@'))
-        .map(str::to_owned)
+/// Names the root to a system that would have found it only after a start by the firmware.
+fn with_its_root(disk: &Disk<'_>, candidate: &Candidate<'_>, opened: Opened) -> Opened {
+    let Opened::Ready(bootable) = opened else {
+        return opened;
+    };
+    if !candidate.tells_the_disk || !root_word::is_by_type(&bootable.options) {
+        return Opened::Ready(bootable);
+    }
+    match disk.root_by_type {
+        // Neither would systemd find one.
+        RootByType::None => Opened::Ready(bootable),
+        RootByType::One(partuuid) => Opened::Ready(Bootable {
+            options: root_word::with_root(&bootable.options, partuuid),
+            ..bootable
+        }),
+        RootByType::Unclear(why) => Opened::Never(format!(
+            "{} names no root, and which one its initrd would find is not known here: {why}",
+            bootable.name
+        )),
+    }
 }
 
-/// Paths in a configuration begin at the root of the file system that it is on.
-fn open(root: &Root, configuration: &Path, entry: &Entry) -> Result<Bootable> {
-    let bases = ["/boot", "/boot/efi", "/efi", "/"];
+/// Subvolumes of btrfs that are mounted, each with its path from the top.
+fn subvolumes() -> Vec<(PathBuf, PathBuf)> {
+    let mounted = mount::mounted().unwrap_or_default();
+    mounted
+        .into_iter()
+        .filter(|mount| mount.kind == "btrfs" && mount.root != Path::new("/"))
+        .map(|mount| (mount.target, mount.root))
+        .collect()
+}
+
+/// Paths in a configuration begin at the root of the file system that it is on; for GRUB that is the top of a btrfs,
+/// whatever part of it is mounted.
+fn open(disk: &Disk<'_>, root: &Root, configuration: &Path, entry: &Entry) -> Result<Opened> {
+    let below_top = |path: &str| {
+        let absolute = Path::new("/").join(path.trim_start_matches('/'));
+        let seen = disk.subvolumes.iter().filter_map(|(target, top)| {
+            let at = target.strip_prefix(root.name()).ok()?;
+            Some(at.join(absolute.strip_prefix(top).ok()?))
+        });
+        seen.collect::<Vec<PathBuf>>()
+    };
     let file = |path: &str| -> Result<File> {
         let relative = path.trim_start_matches('/');
-        let mut last = None;
         // The nearest first: where /boot is a file system of its own, paths begin there.
-        for base in bases.iter().filter(|b| configuration.starts_with(b)) {
-            match root.file(&Path::new(base).join(relative), Walk::InRoot) {
+        let places = candidates::bases(configuration).map(|base| base.join(relative));
+        let mut last = None;
+        for place in places.chain(below_top(path)) {
+            match root.file(&place, Walk::InRoot) {
                 Ok(file) => return Ok(file),
                 Err(error) => last = Some(error),
             }
@@ -174,7 +213,7 @@ fn open(root: &Root, configuration: &Path, entry: &Entry) -> Result<Bootable> {
         .split_whitespace()
         .filter(|word| !word.starts_with('$'))
         .collect();
-    Ok(Bootable {
+    Ok(Opened::Ready(Bootable {
         kernel: Part::whole(file(&entry.kernel)?)?,
         initrds: entry
             .initrds
@@ -183,7 +222,7 @@ fn open(root: &Root, configuration: &Path, entry: &Entry) -> Result<Bootable> {
             .collect::<Result<_>>()?,
         options: options.join(" "),
         name: format!("{} of {}", entry.kernel, configuration.display()),
-    })
+    }))
 }
 
 /// A variable of GRUB's environment block (GRUB manual, "Environment block").
@@ -203,50 +242,6 @@ pub(super) fn grub_environment(root: &Root, name: &str) -> Option<String> {
     })
 }
 
-fn open_unified(root: &Root, path: &Path) -> Result<Bootable> {
-    let file = root.file(path, Walk::InRoot)?;
-    let sections = uki::sections(&mut &file).context(Class::Handover, || "reading its sections")?;
-    let copy = || {
-        file.try_clone()
-            .context(Class::Handover, || "opening it again")
-    };
-    let part = |name: &str| -> Result<Option<Part>> {
-        let Some(Section { place, .. }) = sections.iter().find(|s| s.name == name) else {
-            return Ok(None);
-        };
-        Ok(Some(Part {
-            file: copy()?,
-            start: place.start,
-            length: place.end.saturating_sub(place.start),
-        }))
-    };
-    let kernel =
-        part(".linux")?.ok_or_else(|| Failure::new(Class::Handover, "it has no kernel in it"))?;
-    let mut options = String::new();
-    if let Some(mut section) = part(".cmdline")? {
-        if section.length > 1 << 16 {
-            return Err(Failure::new(
-                Class::Handover,
-                "its command line is too long",
-            ));
-        }
-        section
-            .reader()
-            .and_then(|mut reader| reader.read_to_string(&mut options))
-            .context(Class::Handover, || "reading its command line")?;
-    }
-    Ok(Bootable {
-        kernel,
-        // Microcode goes before the initrd, as the stub has it.
-        initrds: [part(".ucode")?, part(".initrd")?]
-            .into_iter()
-            .flatten()
-            .collect(),
-        options: options.trim_matches(['\0', '\n', ' ']).to_owned(),
-        name: path.display().to_string(),
-    })
-}
-
 /// Refuses what would fill the memory.
 pub fn must_be_reasonable(bootable: &Bootable) -> Result<()> {
     let all = bootable.initrds.iter().chain([&bootable.kernel]);
@@ -263,3 +258,6 @@ pub fn must_be_reasonable(bootable: &Bootable) -> Result<()> {
         ),
     ))
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ use crate::run::memory::mounts::Mounts;
 use crate::run::own_mounts::When;
 use crate::run::partitions::Node;
 use crate::run::preserve::source::Source;
-use crate::run::preserve::{attach, conflicts, machine_id, may_all_be_used, source, tolerate};
+use crate::run::preserve::{attach, conflicts, may_all_be_used, source, tolerate};
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::block;
 
@@ -58,12 +58,12 @@ pub fn keep(
     let open = nameable(open, reporter)?;
     // Before anything is erased for one of them.
     let sources: Vec<&Source> = open.iter().map(|(source, ..)| source).collect();
-    may_all_be_used(&bindings.iter().collect::<Vec<_>>(), &sources).or_else(
-        |(binding, failure)| {
+    may_all_be_used(&bindings.iter().collect::<Vec<_>>(), &sources)
+        .and_then(|()| have_all_places(system, bindings))
+        .or_else(|(binding, failure)| {
             let target = binding.target.display().to_string();
             tolerate(failure, &target, true, reporter)
-        },
-    )?;
+        })?;
     let mut kept: Vec<&Binding> = Vec::new();
     let mut places: Vec<(PathBuf, &Binding)> = Vec::new();
     for binding in bindings {
@@ -97,13 +97,6 @@ pub fn keep(
     };
     let text = fstab::with_block(&text, &lines);
     replace(root, Path::new(FSTAB), &text, Like::Old)?;
-    let is_id = |number| {
-        kept.iter()
-            .any(|b| b.attach == Attach::MachineId && b.source == number)
-    };
-    for (source, ..) in open.iter().filter(|(source, ..)| is_id(source.number)) {
-        machine_id::started(source, reporter);
-    }
     for (source, ..) in &open {
         let directory = source.root.directory(Path::new("."), Walk::InRoot)?;
         nix::unistd::syncfs(&directory)
@@ -116,6 +109,19 @@ pub fn keep(
         "{} preserved paths in the installed system's fstab",
         kept.iter().filter(|b| is_mounted(b)).count()
     ));
+    Ok(())
+}
+
+/// The first of the required paths that has no place in the system, and why.
+fn have_all_places<'a>(
+    system: &Installed,
+    bindings: &'a [Binding],
+) -> Result<(), (&'a Binding, Failure)> {
+    for binding in bindings.iter().filter(|binding| binding.required) {
+        no_rival(system, binding)
+            .and_then(|()| attach::has_place(binding, system.root()?))
+            .map_err(|failure| (binding, failure))?;
+    }
     Ok(())
 }
 
@@ -247,6 +253,12 @@ fn place_of(
 /// The lines of fstab(5): each source, then each path.
 fn lines(open: &[(Source, SourceDevice, String)], kept: &[&Binding]) -> Vec<String> {
     let mut lines = Vec::new();
+    if kept.iter().any(|b| is_mounted(b)) {
+        // Whoever mounts makes directories that all can enter, and modes above a path protect it only there.
+        lines.push(format!(
+            "tmpfs {STATE} tmpfs rw,nosuid,nodev,noexec,mode=0700,size=64k,x-mount.mkdir 0 0"
+        ));
+    }
     for (source, device, spec) in open {
         let users: Vec<&&Binding> = kept
             .iter()
@@ -262,6 +274,10 @@ fn lines(open: &[(Source, SourceDevice, String)], kept: &[&Binding]) -> Vec<Stri
         }
         if users.iter().all(|b| b.flags.nodev) {
             options.push("nodev".to_owned());
+        }
+        if device.filesystem == "ext4" {
+            // As in a session, and whatever the image's own lines have: damage that shows later must not grow.
+            options.push("errors=remount-ro".to_owned());
         }
         options.extend(device.options.iter().cloned());
         if !device.required {

@@ -2,12 +2,15 @@
 //! Everything is found among the partitions of the target's own table, and nowhere else.
 
 pub mod arguments;
+pub mod candidates;
 pub mod entry;
 pub mod files;
 pub mod fstab;
 pub mod ignition;
 pub mod lasting;
+pub mod quiet;
 pub mod replace;
+pub mod unified;
 pub mod volumes;
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -22,7 +25,8 @@ use crate::run::own_mounts::{self, When};
 use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
 use crate::sys::mount::{Flags, Guard};
-use volumes::Volume;
+use quiet::Quiet;
+use volumes::{RootByType, Volume};
 
 /// Where the root is mounted meanwhile.
 const PLACE: &str = "/run/ironroot/installed";
@@ -63,8 +67,12 @@ pub struct Installed {
     /// Paths of the system on which something belongs that could not be mounted, and why.
     missing: Vec<(PathBuf, String)>,
     volumes: Vec<Volume>,
+    /// The root that its own initrd would find.
+    root_by_type: RootByType,
     /// In the order in which they were made.
     mounts: Vec<Guard>,
+    /// Where nothing is to be changed; dropped after the mounts.
+    quiet: Vec<Quiet>,
 }
 
 impl Installed {
@@ -84,6 +92,11 @@ impl Installed {
             Access::Look => LOOK,
         };
         let volumes = volumes::of(nodes, table)?;
+        let quiet = match access {
+            Access::Change => Vec::new(),
+            Access::Look => quiet::all(&volumes)?,
+        };
+        let root_by_type = volumes::root_by_type(table, &volumes, arch);
         let place = Path::new(PLACE);
         make_place(place)?;
         let mut mounted = Vec::new();
@@ -102,7 +115,9 @@ impl Installed {
             apart: Vec::new(),
             missing: Vec::new(),
             volumes,
+            root_by_type,
             mounts,
+            quiet,
         };
         for entry in this.mounted_at_boot(reporter) {
             match this.mount_entry(&entry, flags) {
@@ -276,11 +291,13 @@ impl Installed {
             })?;
         }
         let mounts = std::mem::take(&mut self.mounts);
+        let quiet = std::mem::take(&mut self.quiet);
         // Descriptors keep a mount busy.
         drop(self);
         for guard in mounts.into_iter().rev() {
             guard.unmount()?;
         }
+        drop(quiet);
         Ok(())
     }
 }
@@ -319,3 +336,6 @@ fn below(root: &Root, volume: &Volume, entry: &fstab::Entry, flags: Flags) -> Re
         entry.subvolume().as_deref().unwrap_or_default(),
     )
 }
+
+#[cfg(test)]
+mod tests;

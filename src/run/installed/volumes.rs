@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::fstab::Spec;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::signatures;
-use crate::host::tables::{PartitionKind, Table};
+use crate::host::tables::{PartitionKind, Table, TablePartition};
 use crate::plan::memory_root::identify::{LINUX_DATA, root_guid};
 use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
@@ -71,10 +71,12 @@ impl Volume {
     /// As mount(2) has it.
     pub fn attach(&self, place: &Path, flags: Flags, options: &str) -> Result<Guard> {
         crate::init::modules::want(self.filesystem);
-        // Who only looks writes nothing, not even what a journal holds.
+        // Who only looks writes nothing, not even what a journal holds; a device that cannot be written (`quiet`) could
+        // not be mounted otherwise.
         let quiet = match self.filesystem {
             "ext4" => "noload",
-            "xfs" => "norecovery",
+            "xfs" | "f2fs" => "norecovery",
+            "btrfs" => "rescue=nologreplay",
             _ => "",
         };
         let looked: Vec<&str> = [quiet, options]
@@ -127,6 +129,48 @@ pub fn of(nodes: &[Node], table: &Table) -> Result<Vec<Volume>> {
         });
     }
     Ok(volumes)
+}
+
+/// What systemd finds where nobody names the root (systemd-gpt-auto-generator(8)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootByType {
+    /// No partition has the type of a root.
+    None,
+    /// This one, by its PARTUUID.
+    One(String),
+    /// Several, or one that cannot be looked into: why.
+    Unclear(String),
+}
+
+/// Says that a partition is not to be found by its type (UAPI.2, "Partition Attribute Flags").
+const NO_AUTO: u64 = 1 << 63;
+
+/// The root that systemd finds on a machine of `arch`.
+pub fn root_by_type(table: &Table, volumes: &[Volume], arch: &str) -> RootByType {
+    let Some(guid) = root_guid(arch) else {
+        return RootByType::None;
+    };
+    let is = |p: &&TablePartition| {
+        matches!(&p.kind, PartitionKind::Guid(g) if g == guid) && p.attributes & NO_AUTO == 0
+    };
+    let typed: Vec<&TablePartition> = table.partitions().iter().filter(is).collect();
+    match typed.as_slice() {
+        [] => RootByType::None,
+        [one] if volumes.iter().any(|v| v.number == one.number) => {
+            RootByType::One(one.partuuid.clone())
+        }
+        [one] => RootByType::Unclear(format!(
+            "partition {} has the type of a root and holds no file system that is looked into",
+            one.number
+        )),
+        several => {
+            let numbers: Vec<String> = several.iter().map(|p| p.number.to_string()).collect();
+            RootByType::Unclear(format!(
+                "partitions {} have the type of a root",
+                numbers.join(", ")
+            ))
+        }
+    }
 }
 
 /// Mounts the root at `place` and says on which partition it is: the one with the type of a root for `arch`,

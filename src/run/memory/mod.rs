@@ -21,7 +21,7 @@ use overlay::Making;
 use tree::Tree;
 
 use super::image_source::{self, Parts, Source};
-use super::preserve::{self, Preserving};
+use super::preserve::{self, Intended, Preserving};
 use crate::config::request::Verity;
 use crate::config::wire::{ImageKind, MemoryMethod};
 use crate::error::{Class, Failure, Result};
@@ -283,7 +283,7 @@ impl Session {
     pub fn preserve(
         self,
         binding: &Binding,
-        all: &[&Binding],
+        all: &Intended<'_>,
         reporter: &Reporter,
     ) -> Result<Session> {
         match self {

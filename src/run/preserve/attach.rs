@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::sys::stat::{SFlag, fstat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
 
 use super::layer::{self, Layer};
+use super::machine_id::Wanting;
 use super::place;
 use super::source::Source;
 use super::{STATE, claim, earlier, machine_id, mount_id, seed};
@@ -31,7 +33,11 @@ pub fn attach(
     let root = Root::open(root)?;
     if binding.attach == Attach::MachineId {
         claim::settle(binding, source, reporter)?;
-        machine_id::provide(binding, source, image, &root, reporter)?;
+        let wanting = Wanting {
+            root: &root,
+            bare: None,
+        };
+        machine_id::provide(binding, source, image, wanting, reporter)?;
         earlier::note(binding, source, reporter);
         return Ok(None);
     }
@@ -86,8 +92,56 @@ fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
         }
         Err(error) => return Err(error.of_class(Class::Preserve)),
     };
+    must_fit(binding, root, &handle)?;
+    Ok(handle)
+}
+
+/// Whether `binding` has its place in `root`, or it can be made; nothing is.
+pub fn has_place(binding: &Binding, root: &Root) -> Result<()> {
+    let path = &binding.target;
+    // The machine id is a file that is put there.
+    let is_copied = binding.attach == Attach::MachineId;
+    match root.handle(path, Walk::InRoot) {
+        Ok(_) if is_copied => {}
+        Ok(handle) => return must_fit(binding, root, &handle),
+        Err(error) if error.errno == Errno::ENOENT => {}
+        Err(error) => return Err(error.of_class(Class::Preserve)),
+    }
+    // The nearest that is there, and what is missing in it.
+    for (missing, above) in path.ancestors().zip(path.ancestors().skip(1)) {
+        let handle = match root.handle(above, Walk::InRoot) {
+            Ok(handle) => handle,
+            Err(error) if error.errno == Errno::ENOENT => continue,
+            Err(error) => return Err(error.of_class(Class::Preserve)),
+        };
+        if !is_copied && root.entry(missing, Walk::InRoot).is_ok() {
+            return Err(leads_nowhere(path, &root.real_path(path)?));
+        }
+        let kept = fstatvfs(&handle).context(Class::Preserve, || {
+            format!("asking for the file system of {}", above.display())
+        })?;
+        if kept.flags().contains(FsFlags::ST_RDONLY) {
+            return Err(Failure::new(
+                Class::Preserve,
+                format!(
+                    "{} cannot be made: {} is on a file system that is read-only",
+                    path.display(),
+                    above.display()
+                ),
+            )
+            .hint("make it in the image"));
+        }
+        break;
+    }
+    Ok(())
+}
+
+/// Refuses what is at the target of `binding` where it is of another kind, or where nothing may be preserved.
+fn must_fit(binding: &Binding, root: &Root, handle: &OwnedFd) -> Result<()> {
+    let path = &binding.target;
+    let is_file = binding.attach == Attach::File;
     let stat =
-        fstat(&handle).context(Class::Preserve, || format!("looking at {}", path.display()))?;
+        fstat(handle).context(Class::Preserve, || format!("looking at {}", path.display()))?;
     let kind = beneath::kind(&stat);
     let wanted = if is_file {
         SFlag::S_IFREG
@@ -105,7 +159,7 @@ fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
         )
         .hint("correct `kind` or `target`"));
     }
-    let (base, real) = (place::path_of(root)?, place::path_of(&handle)?);
+    let (base, real) = (place::path_of(root)?, place::path_of(handle)?);
     let inside = Path::new("/").join(real.strip_prefix(&base).map_err(|_| {
         Failure::new(
             Class::Preserve,
@@ -127,7 +181,7 @@ fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
         )
         .hint("name the place itself, not a link to it"));
     }
-    Ok(handle)
+    Ok(())
 }
 
 fn make(root: &Root, path: &Path, is_file: bool) -> Result<(), beneath::Error> {
@@ -144,17 +198,21 @@ fn make(root: &Root, path: &Path, is_file: bool) -> Result<(), beneath::Error> {
 fn dangling(root: &Root, path: &Path, error: beneath::Error) -> Failure {
     let is_link = matches!(error.errno, Errno::ENOENT | Errno::EEXIST);
     match root.real_path(path) {
-        Ok(real) if is_link && real != *path => Failure::new(
-            Class::Preserve,
-            format!(
-                "{} leads to {} by a link of the image, and that is not there",
-                path.display(),
-                real.display()
-            ),
-        )
-        .hint("make it in the image, or name the place itself in `target`"),
+        Ok(real) if is_link && real != *path => leads_nowhere(path, &real),
         _ => error.of_class(Class::Preserve),
     }
+}
+
+fn leads_nowhere(path: &Path, real: &Path) -> Failure {
+    Failure::new(
+        Class::Preserve,
+        format!(
+            "{} leads to {} by a link of the image, and that is not there",
+            path.display(),
+            real.display()
+        ),
+    )
+    .hint("make it in the image, or name the place itself in `target`")
 }
 
 /// The target of `binding` in `root`, behind the links on the way; made where it is missing.
@@ -172,7 +230,12 @@ pub fn prepare(
 ) -> Result<()> {
     if binding.attach == Attach::MachineId {
         claim::settle(binding, source, reporter)?;
-        machine_id::provide(binding, source, system, system, reporter)?;
+        let bare = Detached::copy_of(system.as_fd(), "the installed root", false)?;
+        let wanting = Wanting {
+            root: system,
+            bare: Some(&Root::of(&bare, system.name())?),
+        };
+        machine_id::provide(binding, source, system, wanting, reporter)?;
         earlier::note(binding, source, reporter);
         return Ok(());
     }

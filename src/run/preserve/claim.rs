@@ -6,7 +6,8 @@ use std::path::Path;
 use super::record::{self, Record, Stage};
 use super::remove;
 use super::source::Source;
-use super::{earlier, patience, place};
+use super::{earlier, patience, place, same_place, seed};
+use crate::config::request::preserve::overlap;
 use crate::config::wire::OtherClaim;
 use crate::error::{Class, Context as _, Failure, Result, printable};
 use crate::plan::preserve::Binding;
@@ -40,7 +41,7 @@ struct Judged {
 pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result<Option<Record>> {
     let Judged {
         verdict,
-        records,
+        mut records,
         unfinished,
     } = judged(binding, source)?;
     for place in &unfinished {
@@ -50,6 +51,12 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
             shown(&place.path)
         ));
         finish(place, source, reporter)?;
+    }
+    // Whatever this session wants there: half of it must not be seen.
+    for record in records.iter_mut().filter(|r| is_half_filled(r, binding)) {
+        if verdict != Verdict::Erase || !record.path.starts_with(&binding.subdir) {
+            seed::go_on(record, source, reporter)?;
+        }
     }
     let own = records.iter().find(|r| r.path == binding.subdir).cloned();
     let claim = binding.claim_bound.then(|| binding.claim.clone());
@@ -90,6 +97,11 @@ pub fn settle(binding: &Binding, source: &Source, reporter: &Reporter) -> Result
     }
 }
 
+/// Whether a cut left the place of `record`, which is, is in or is around that of `binding`, filled in part.
+fn is_half_filled(record: &Record, binding: &Binding) -> bool {
+    record.stage == Stage::Placing && overlap(&record.path, &binding.subdir)
+}
+
 /// Erases the place `path`, and what is known of places in it.
 fn empty(path: &Path, source: &Source, reporter: &Reporter) -> Result<()> {
     let what = format!("erasing {} on {}", shown(path), source.name);
@@ -121,6 +133,17 @@ pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
     if !source.read_only {
         return Ok(());
     }
+    if let Some(half) = records.iter().find(|r| is_half_filled(r, binding)) {
+        return Err(Failure::new(
+            Class::Preserve,
+            format!(
+                "filling {} was cut off and cannot go on: {} is read-only",
+                shown(&half.path),
+                source.name
+            ),
+        )
+        .hint("leave the option ro away for one session, which fills it"));
+    }
     match verdict {
         Verdict::Use | Verdict::Take if unfinished.is_empty() => {
             let own = records.iter().find(|r| r.path == binding.subdir);
@@ -141,6 +164,7 @@ pub fn may_use(binding: &Binding, source: &Source) -> Result<()> {
 fn judged(binding: &Binding, source: &Source) -> Result<Judged> {
     let path = &binding.subdir;
     let mut records = record::all(source)?;
+    same_place::refuse(path, source, &records)?;
     let is_cut_off = |r: &&Record| {
         let overlaps = path.starts_with(&r.path) || r.path.starts_with(path);
         r.stage == Stage::Erasing && r.path != *path && overlaps
@@ -249,7 +273,7 @@ fn erase(source: &Source, path: &Path) -> Result<()> {
         // Mode, owner and attributes were the other claim's as well.
         place::Found::Directory(_) => remove::directory(source, path)?,
     }
-    super::seed::discard(source, path)
+    seed::discard(source, path)
 }
 
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! Whether a place is still what an earlier session made of it. What is missing, or is seen in another way, would come
 //! up as an empty directory.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use nix::sys::stat::fstatat;
-
-use super::machine_id;
 use super::place::{self, Found};
 use super::record::{self, Record, Stage};
-use super::remove;
 use super::source::Source;
+use super::{layer, machine_id, remove};
 use crate::config::wire::Seed;
 use crate::error::{Class, Context as _, Failure, Result, describe};
 use crate::plan::preserve::{Attach, Binding};
@@ -20,6 +18,10 @@ pub fn check(binding: &Binding, source: &Source, own: Option<&Record>) -> Result
     let path = &binding.subdir;
     let found = place::look(source, path)?;
     place::must_fit(binding.attach, &found, source, path)?;
+    let was_used = own.is_some_and(|r| r.stage == Stage::Ready && (r.seeded || r.used));
+    if let Found::Directory(directory) = &found {
+        must_be_of_this_method(binding, source, directory, was_used)?;
+    }
     let made = match (binding.attach, &found) {
         (_, Found::Nothing) => false,
         (Attach::Overlay, Found::Directory(_)) => is_layered(source, path)?,
@@ -29,28 +31,7 @@ pub fn check(binding: &Binding, source: &Source, own: Option<&Record>) -> Result
         }
         (Attach::Directory | Attach::File | Attach::Overlay | Attach::MachineId, _) => true,
     };
-    if let Found::Directory(directory) = &found {
-        let mut names = remove::names(directory).context(Class::Preserve, || {
-            format!("listing {} of {}", path.display(), source.name)
-        })?;
-        if path.as_os_str().is_empty() {
-            names.retain(|name| !place::OWN.iter().any(|own| name == own));
-        }
-        names.sort();
-        if binding.attach == Attach::Overlay && !made && !names.is_empty() {
-            return Err(other_method(binding, source, "content", "overlay", "bind"));
-        }
-        // Nobody but ironroot makes the second one with this mode.
-        let is_layer = names == ["upper", "work"]
-            && fstatat(directory, "work", nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW)
-                .is_ok_and(|stat| stat.st_mode == 0o040_700);
-        if binding.attach == Attach::Directory && is_layer {
-            let what = "the layers of an overlay";
-            return Err(other_method(binding, source, what, "bind", "overlay"));
-        }
-    }
-    let was_there = own.is_some_and(|r| r.stage == Stage::Ready && (r.seeded || r.used));
-    if was_there && !made {
+    if was_used && !made {
         return Err(Failure::new(
             Class::Preserve,
             format!(
@@ -65,6 +46,38 @@ pub fn check(binding: &Binding, source: &Source, own: Option<&Record>) -> Result
         )));
     }
     Ok(())
+}
+
+/// Refuses a `directory` with content that the method of `binding` would not show.
+fn must_be_of_this_method(
+    binding: &Binding,
+    source: &Source,
+    directory: &OwnedFd,
+    was_used: bool,
+) -> Result<()> {
+    let path = &binding.subdir;
+    let has_layers = layer::is_marked(directory)?;
+    match binding.attach {
+        Attach::Directory if has_layers && is_layered(source, path)? => {
+            let what = "the layers of an overlay";
+            Err(other_method(binding, source, what, "bind", "overlay"))
+        }
+        Attach::Overlay if !has_layers => {
+            let mut names = remove::names(directory).context(Class::Preserve, || {
+                format!("listing {} of {}", path.display(), source.name)
+            })?;
+            if path.as_os_str().is_empty() {
+                names.retain(|name| !place::OWN.iter().any(|own| name == own));
+            }
+            // Two directories of these names may have been put there for an overlay, unless they were shown as they are.
+            let are_layers = names.iter().all(|name| name == "upper" || name == "work");
+            if names.is_empty() || (are_layers && !was_used) {
+                return Ok(());
+            }
+            Err(other_method(binding, source, "content", "overlay", "bind"))
+        }
+        Attach::Directory | Attach::File | Attach::Overlay | Attach::MachineId => Ok(()),
+    }
 }
 
 /// Whether the directory at `path` has an upper layer.

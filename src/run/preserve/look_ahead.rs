@@ -66,7 +66,7 @@ pub fn look_ahead(
 
 /// Where a source is, without the kernel's partitions.
 #[derive(Debug)]
-struct Place<'a> {
+pub(super) struct Place<'a> {
     file: Backing<'a>,
     range: Range,
     name: PathBuf,
@@ -92,16 +92,20 @@ impl Backing<'_> {
 type Refused = (String, Failure);
 
 impl<'a> Place<'a> {
-    fn of(
+    /// Of a source on `disk`, which has these partitions, or elsewhere.
+    pub(super) fn of(
         device: &SourceDevice,
         disk: &'a TargetDisk,
-        kept: &[TablePartition],
+        partitions: &[TablePartition],
     ) -> Result<Place<'a>> {
         let what = || format!("looking at {}", device.name);
         let (file, range) = if let Some(named) = &device.on_target {
-            let is = |p: &&TablePartition| *named == Named::Number(p.number);
-            let partition = kept.iter().find(is).ok_or_else(|| {
-                Failure::new(Class::Bug, format!("partition {named} is not kept"))
+            let is = |p: &&TablePartition| match named {
+                Named::Number(number) => p.number == *number,
+                Named::Label(label) => p.name.as_ref() == Some(label),
+            };
+            let partition = partitions.iter().find(is).ok_or_else(|| {
+                Failure::new(Class::Bug, format!("partition {named} is not there"))
                     .hint("report this as a bug of ironroot")
             })?;
             let range = Range {
@@ -181,6 +185,34 @@ impl<'a> Place<'a> {
     }
 }
 
+impl Place<'_> {
+    /// Mounts what is there, to be written, for as long as `work` takes; then it is on the medium.
+    pub(super) fn write(
+        &self,
+        device: &SourceDevice,
+        work: impl FnOnce(&Source) -> Result<()>,
+    ) -> Result<()> {
+        let file = self.file.file();
+        let shown = LoopDevice::attach_writable(file, &self.name, self.range)?;
+        let done = source::mounted(device, shown.path(), false, Log::Replayed)
+            .and_then(|mount| work(&source_in(device, &mount)?));
+        block::flush_and_forget(shown.file())
+            .and_then(|()| block::flush_and_forget(file))
+            .context(Class::Preserve, || format!("flushing {}", device.name))?;
+        done
+    }
+}
+
+fn source_in(device: &SourceDevice, mount: &Detached) -> Result<Source> {
+    let name = format!("source {}", device.name);
+    Ok(Source {
+        number: device.number,
+        name: device.name.clone(),
+        root: Root::of(mount, name)?,
+        read_only: device.read_only,
+    })
+}
+
 /// The device of a source elsewhere, proven to be the one that was chosen.
 fn other(device: &SourceDevice) -> Result<File> {
     let what = || format!("opening {}", device.path.display());
@@ -213,14 +245,7 @@ fn other(device: &SourceDevice) -> Result<File> {
 /// Judges each of `paths` in `mount`, which has no place and goes with its last descriptor.
 fn judge(device: &SourceDevice, mount: &Detached, paths: &[&Binding]) -> Result<(), Refused> {
     let of_device = |failure| (device.wanted.clone(), failure);
-    let name = format!("source {}", device.name);
-    let root = Root::of(mount, name).map_err(|e| of_device(e.into()))?;
-    let source = Source {
-        number: device.number,
-        name: device.name.clone(),
-        root,
-        read_only: device.read_only,
-    };
+    let source = source_in(device, mount).map_err(of_device)?;
     may_all_be_used(paths, &[&source])
         .map_err(|(binding, failure)| (binding.target.display().to_string(), failure))
 }

@@ -4,7 +4,8 @@
 //!
 //! The first boot stays one. A root whose file is missing or says `uninitialized` keeps it that way, so that
 //! systemd does what it does at a first boot; the id waits in /var/lib/dbus/machine-id, where every systemd looks
-//! before it makes one up.
+//! before it makes one up. It looks before it mounts anything: an installed system whose /var is a partition of its own
+//! has that directory in its root, below that mount.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -28,12 +29,21 @@ const DBUS: &str = "/var/lib/dbus/machine-id";
 /// 32 digits and a newline; whoever edits the file by hand may leave blanks.
 const LIMIT: u64 = 256;
 
-/// Provides the machine id of `binding` in the root at `root`.
+/// A root that gets an id.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanting<'a> {
+    /// With what is mounted in it.
+    pub root: &'a Root,
+    /// Its own file system alone, where what is mounted in it is not there yet when systemd looks.
+    pub bare: Option<&'a Root>,
+}
+
+/// Provides the machine id of `binding` in a root.
 pub fn provide(
     binding: &Binding,
     source: &Source,
     image: &Root,
-    root: &Root,
+    root: Wanting<'_>,
     reporter: &Reporter,
 ) -> Result<()> {
     let in_image = image.read(&binding.target, Walk::InRoot, LIMIT).ok();
@@ -71,13 +81,16 @@ pub fn provide(
 /// Puts the id to where the system looks for it: at a first boot, beside the file, which stays as it is.
 fn give(
     binding: &Binding,
-    root: &Root,
+    Wanting { root, bare }: Wanting<'_>,
     is_first: bool,
     id: &str,
     reporter: &Reporter,
 ) -> Result<()> {
     if is_first {
-        match put(root, Path::new(DBUS), id) {
+        // In both, as an initrd may mount it before.
+        let places = bare.into_iter().chain([root]);
+        let put = |_: (), place| put(place, Path::new(DBUS), id);
+        match places.into_iter().try_fold((), put) {
             Ok(()) => return Ok(()),
             // A wrong id would be worse than no first boot.
             Err(failure) => reporter.warn(format!(
@@ -110,23 +123,17 @@ pub fn kept(source: &Source, path: &Path) -> Result<Option<String>> {
     .hint("empty that file on the source; the machine gets a new id then"))
 }
 
-/// The first boot of the machines whose ids are on `source` begins: what comes after it is none.
-pub fn started(source: &Source, reporter: &Reporter) {
+/// The first boot of the machine whose id is at `path` of `source` begins: what comes after it is none.
+pub fn started(source: &Source, path: &Path) -> Result<()> {
     if source.read_only {
-        return;
+        return Ok(());
     }
-    let done = record::all(source).and_then(|records| {
-        for own in records.into_iter().filter(|own| own.first_boot) {
+    match record::of(source, path)? {
+        Some(own) if own.first_boot => {
             let first_boot = false;
-            record::write(source, &Record { first_boot, ..own })?;
+            record::write(source, &Record { first_boot, ..own })
         }
-        Ok(())
-    });
-    if let Err(failure) = done {
-        reporter.warn(format!(
-            "the next boot will be a first one again: {}",
-            describe(&failure)
-        ));
+        Some(_) | None => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ mod check;
 pub mod claim;
 pub mod conflicts;
 pub mod earlier;
+pub mod first_boot;
 pub mod layer;
 pub mod look_ahead;
 pub mod luks;
@@ -15,6 +16,7 @@ pub mod patience;
 pub mod place;
 pub mod record;
 pub mod remove;
+mod same_place;
 pub mod seed;
 pub mod source;
 
@@ -43,7 +45,8 @@ pub struct Preserving {
     promises: Vec<Promise>,
     image: Option<Root>,
     judged: bool,
-    machine_ids: Vec<usize>,
+    /// Source and place of each.
+    machine_ids: Vec<(usize, PathBuf)>,
 }
 
 /// A mount that has to be at its target when the system starts.
@@ -52,6 +55,15 @@ struct Promise {
     target: PathBuf,
     mount: u64,
     required: bool,
+}
+
+/// All that will be mounted in the root.
+#[derive(Debug, Default)]
+pub struct Intended<'a> {
+    /// What is preserved.
+    pub bindings: Vec<&'a Binding>,
+    /// Where that is, and where memory is mounted.
+    pub mounted: Vec<&'a Path>,
 }
 
 /// Where the root is, and where the image's own content is to be seen.
@@ -142,18 +154,19 @@ impl Preserving {
     pub fn attach(
         &mut self,
         binding: &Binding,
-        all: &[&Binding],
+        all: &Intended<'_>,
         places: Places<'_>,
         made: &mut Mounts,
         reporter: &Reporter,
     ) -> Result<()> {
-        self.judge(all, reporter)?;
+        self.judge(all, places.root, reporter)?;
         let attached = self
             .image(places, made)
             .and_then(|()| self.try_attach(binding, places, reporter));
         match attached {
             Ok(None) => {
-                self.machine_ids.push(binding.source);
+                self.machine_ids
+                    .push((binding.source, binding.subdir.clone()));
                 Ok(())
             }
             Ok(Some(mount)) => {
@@ -173,24 +186,30 @@ impl Preserving {
         }
     }
 
-    /// Before anything is erased for one path: every other that is required may be used too.
-    fn judge(&mut self, all: &[&Binding], reporter: &Reporter) -> Result<()> {
+    /// Before anything is erased for one path: every other that is required may be used too, and has its place in the
+    /// root.
+    fn judge(&mut self, all: &Intended<'_>, root: &Path, reporter: &Reporter) -> Result<()> {
         if std::mem::replace(&mut self.judged, true) {
             return Ok(());
         }
-        may_all_be_used(all, &self.sources.iter().collect::<Vec<_>>()).or_else(
-            |(binding, failure)| {
+        may_all_be_used(&all.bindings, &self.sources.iter().collect::<Vec<_>>())
+            .and_then(|()| have_all_places(all, root))
+            .or_else(|(binding, failure)| {
                 let target = binding.target.display().to_string();
                 tolerate(failure, &target, true, reporter)
-            },
-        )
+            })
     }
 
     /// The session starts: first boots of machines with a new id are not repeated.
     pub fn started(&self, reporter: &Reporter) {
-        for source in &self.sources {
-            if self.machine_ids.contains(&source.number) {
-                machine_id::started(source, reporter);
+        for (number, path) in &self.machine_ids {
+            let source = self.sources.iter().find(|s| s.number == *number);
+            let told = source.map_or(Ok(()), |source| machine_id::started(source, path));
+            if let Err(failure) = told {
+                reporter.warn(format!(
+                    "the next boot will be a first one again: {}",
+                    describe(&failure)
+                ));
             }
         }
     }
@@ -282,6 +301,22 @@ pub fn may_all_be_used<'a>(
         if let Some(source) = source {
             claim::may_use(binding, source).map_err(|failure| (*binding, failure))?;
         }
+    }
+    Ok(())
+}
+
+/// The first of the required paths that has no place in the root, and why. What will be mounted first brings its own.
+fn have_all_places<'a>(all: &Intended<'a>, root: &Path) -> Result<(), (&'a Binding, Failure)> {
+    for binding in all.bindings.iter().filter(|binding| binding.required) {
+        let target = binding.target.as_path();
+        let is_above = |path: &&&Path| target != **path && target.starts_with(path);
+        if all.mounted.iter().any(|path| is_above(&path)) {
+            continue;
+        }
+        Root::open(root)
+            .map_err(Failure::from)
+            .and_then(|root| attach::has_place(binding, &root))
+            .map_err(|failure| (*binding, failure))?;
     }
     Ok(())
 }

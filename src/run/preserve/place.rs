@@ -16,6 +16,7 @@ use crate::error::{Class, Context as _, Failure, Result};
 use crate::plan::preserve::{Attach, Binding};
 use crate::run::memory::selinux;
 use crate::sys::beneath::{self, Root, Walk};
+use crate::sys::inode_flags;
 use crate::sys::xattr::{self, Of};
 
 /// What is of the file system itself, in its root.
@@ -141,6 +142,9 @@ pub fn dress(fd: &OwnedFd, attributes: &Attributes, what: &Path) -> Result<()> {
 /// them, owner and mode. Labels stay.
 pub fn strip(fd: &OwnedFd, what: &Path) -> Result<()> {
     let failed = || format!("removing attributes of {}", what.display());
+    // With one of these nothing of it changes.
+    inode_flags::clear(fd.as_fd(), inode_flags::IMMUTABLE | inode_flags::APPEND)
+        .context(Class::Preserve, failed)?;
     let names = xattr::list(Of::Open(fd.as_fd())).context(Class::Preserve, failed)?;
     for name in names.iter().filter(|n| !n.starts_with(b"security.")) {
         xattr::remove(Of::Open(fd.as_fd()), name).context(Class::Preserve, failed)?;

@@ -9,13 +9,13 @@ use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::UnlinkatFlags;
 
 use super::place;
 use super::record::WALK;
 use super::source::Source;
 use crate::error::{Class, Context as _, Failure, Result};
-use crate::image::tree::remove_children;
+use crate::image::tree::{remove_children, unlink};
 
 const DIRECTORY: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
@@ -34,7 +34,7 @@ pub fn any(source: &Source, path: &Path) -> Result<()> {
 /// Removes the file at `path`.
 pub fn file(source: &Source, path: &Path) -> Result<()> {
     let (parent, name) = source.root.parent(path, WALK)?;
-    unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir)
+    unlink(&parent, name, UnlinkatFlags::NoRemoveDir)
         .context(Class::Preserve, || format!("removing {}", path.display()))
 }
 
@@ -42,7 +42,7 @@ pub fn file(source: &Source, path: &Path) -> Result<()> {
 pub fn directory(source: &Source, path: &Path) -> Result<()> {
     remove_children(&source.root.directory(path, WALK)?, path)?;
     let (parent, name) = source.root.parent(path, WALK)?;
-    unlinkat(&parent, name, UnlinkatFlags::RemoveDir)
+    unlink(&parent, name, UnlinkatFlags::RemoveDir)
         .context(Class::Preserve, || format!("removing {}", path.display()))
 }
 
@@ -62,10 +62,10 @@ pub fn children(top: &OwnedFd, spare: &[&str], what: &Path) -> Result<()> {
         match openat(top, name.as_os_str(), DIRECTORY, Mode::empty()) {
             Ok(below) => {
                 remove_children(&below, &what.join(&name))?;
-                unlinkat(top, name.as_os_str(), UnlinkatFlags::RemoveDir).map_err(failed)?;
+                unlink(top, &name, UnlinkatFlags::RemoveDir).map_err(failed)?;
             }
             Err(Errno::ENOTDIR | Errno::ELOOP) => {
-                unlinkat(top, name.as_os_str(), UnlinkatFlags::NoRemoveDir).map_err(failed)?;
+                unlink(top, &name, UnlinkatFlags::NoRemoveDir).map_err(failed)?;
             }
             Err(errno) => return Err(failed(errno)),
         }

@@ -99,10 +99,6 @@ fn fill_from(
     reporter: &Reporter,
 ) -> Result<()> {
     let path = &binding.subdir;
-    if record.stage == Stage::Placing {
-        spread(source, path)?;
-        return done(source, record);
-    }
     discard(source, path)?;
     if place::has_content(source, path)? {
         reporter.info(format!(
@@ -171,14 +167,26 @@ fn fill_from(
 }
 
 fn done(source: &Source, record: Record) -> Result<()> {
-    record::write(
-        source,
-        &Record {
-            stage: Stage::Ready,
-            seeded: true,
-            ..record
-        },
-    )
+    record::write(source, &filled(record))
+}
+
+fn filled(record: Record) -> Record {
+    Record {
+        stage: Stage::Ready,
+        seeded: true,
+        ..record
+    }
+}
+
+/// Goes on with moving a complete copy to its place, where a cut ended that.
+pub fn go_on(record: &mut Record, source: &Source, reporter: &Reporter) -> Result<()> {
+    reporter.info(format!(
+        "{}: filling what was filled in part goes on",
+        source.name
+    ));
+    spread(source, &record.path)?;
+    *record = filled(record.clone());
+    record::write(source, record)
 }
 
 fn tell(binding: &Binding, census: &Census, reporter: &Reporter) {

@@ -4,7 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -269,7 +269,10 @@ fn mount(device: &SourceDevice, place: &Path, made: &mut Mounts) -> Result<()> {
         Log::Replayed
     };
     let mount = mounted(device, &device.path, device.read_only, log)?;
-    made.attach(mount, place)
+    made.attach(mount, place)?;
+    // Modes above a path protect it only there, also where somebody else had made this directory.
+    std::fs::set_permissions(STATE, std::fs::Permissions::from_mode(0o700))
+        .context(Class::Preserve, || format!("keeping others out of {STATE}"))
 }
 
 /// What becomes of the log that a power cut leaves.
