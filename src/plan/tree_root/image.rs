@@ -123,6 +123,8 @@ mod tests {
     use super::*;
     use crate::host::seed::Seed;
     use crate::image::record::DiskIdentity;
+    use crate::plan::tree_layout::{self, Guids, Wanted};
+    use crate::units::MIB;
 
     fn fits(head: &[u8], lengths: Lengths, mib: u64) -> Result<(TreeImage, Bytes), Refusal> {
         let target = Target {
