@@ -81,10 +81,7 @@ pub fn change(
                 .map(|path| candidates::place(root, path)),
         );
     }
-    let kept = match unified.is_empty() {
-        true => None,
-        false => words_added::cannot_be(&unified, edit, secure_boot)?,
-    };
+    let kept = words_added::cannot_be(&unified, edit, secure_boot)?;
     if kept.is_none() {
         changed.extend(words_added::to(&unified, edit)?);
     }
