@@ -149,12 +149,13 @@ fn of_release(text: &str, key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn sorted(entries: &[(&str, &str)], default: Option<&str>) -> Vec<String> {
         let mut items: Vec<(Item, String)> = entries
             .iter()
             .map(|(name, text)| {
-                let item = if name.ends_with(".efi") {
+                let item = if Path::new(name).extension().is_some_and(|e| e == "efi") {
                     Item::of_unified(name, text)
                 } else {
                     Item::of_entry(name, text)
