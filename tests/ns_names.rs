@@ -12,6 +12,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
@@ -82,7 +83,15 @@ fn program() -> PathBuf {
     program
 }
 
-/// Fetches a boot config by a name of that server; how long it took and what was said.
+/// When the first question for a name came, and when somebody first came to where it leads: how long the program takes
+/// to begin and to end, on a machine with much else to do, is no matter of names.
+#[derive(Default)]
+struct Times {
+    asked: OnceLock<Instant>,
+    came: OnceLock<Instant>,
+}
+
+/// Fetches a boot config by a name of that server; how long its address took and what was said.
 fn fetch(to_aaaa: Aaaa) -> (Duration, String) {
     let program = program();
     let thread = std::thread::spawn(move || {
@@ -97,10 +106,12 @@ fn fetch(to_aaaa: Aaaa) -> (Duration, String) {
             .arg(&resolv)
             .status();
         assert!(prepared.unwrap().success());
+        let times: &'static Times = Box::leak(Box::default());
         let names = UdpSocket::bind("127.0.0.1:53").unwrap();
         std::thread::spawn(move || {
             let mut buffer = [0; 1500];
             while let Ok((length, from)) = names.recv_from(&mut buffer) {
+                times.asked.get_or_init(Instant::now);
                 let Some(reply) = answer(&buffer[..length], to_aaaa) else {
                     continue;
                 };
@@ -120,6 +131,7 @@ fn fetch(to_aaaa: Aaaa) -> (Duration, String) {
         );
         std::thread::spawn(move || {
             while let Ok((mut stream, _)) = web.accept() {
+                times.came.get_or_init(Instant::now);
                 let _ = stream.read(&mut [0; 4096]);
                 let text = "this is no config";
                 let _ = write!(
@@ -129,18 +141,21 @@ fn fetch(to_aaaa: Aaaa) -> (Duration, String) {
                 );
             }
         });
-        let start = Instant::now();
         let out = Command::new(program)
-            .args(["plan", "--retry-for", "8s", "--config", &url])
+            .args(["plan", "--retry-for", "60s", "--config", &url])
             .output()
             .unwrap();
-        (
-            start.elapsed(),
-            String::from_utf8_lossy(&out.stderr).into_owned(),
-        )
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let (Some(asked), Some(came)) = (times.asked.get(), times.came.get()) else {
+            panic!("{to_aaaa:?}: nobody came: {said}");
+        };
+        (*came - *asked, said)
     });
     thread.join().unwrap()
 }
+
+/// The C library gives a server five seconds.
+const WELL_BEFORE: Duration = Duration::from_secs(4);
 
 /// The config came, as its content is complained about.
 #[track_caller]
@@ -152,7 +167,7 @@ fn comes(to_aaaa: Aaaa, within: Duration) {
 
 #[test]
 fn a_server_that_knows_no_ipv6_address_and_says_so() {
-    comes(Aaaa::None, Duration::from_secs(1));
+    comes(Aaaa::None, WELL_BEFORE);
 }
 
 #[test]
@@ -163,7 +178,7 @@ fn a_server_that_refuses_questions_for_ipv6_addresses() {
         Aaaa::NotImplemented,
         Aaaa::NoSuchName,
     ] {
-        comes(to_aaaa, Duration::from_secs(4));
+        comes(to_aaaa, WELL_BEFORE);
     }
 }
 
@@ -174,5 +189,5 @@ fn an_address_that_cannot_be_reached_is_not_taken_before_one_that_can() {
 
 #[test]
 fn a_server_that_never_answers_questions_for_ipv6_addresses() {
-    comes(Aaaa::Never, Duration::from_secs(4));
+    comes(Aaaa::Never, WELL_BEFORE);
 }

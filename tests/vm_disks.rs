@@ -289,6 +289,7 @@ install() {
 echo "== two paths"
 install serial=lun
 echo "== one path by its address"
+echo "its name: $(ls /sys/class/scsi_device/0:0:1:0/device/block)."
 /ironroot plan --config /hctl.json 2>&1
 echo "exit $?"
 SIZE=$(cat /sys/block/sda/size)
@@ -346,9 +347,13 @@ fn a_path_and_a_member_of_a_firmwares_raid_offer_what_they_are_a_part_of() {
             "put these paths together by multipath",
         ],
     );
+    // The kernel looks at both at once, and gives the names as they come.
+    let named = part(&console, "one path by its address");
+    let named = named.split("its name: ").nth(1).unwrap();
+    let named = format!(" on /dev/{} ", named.split('.').next().unwrap());
     has(
         "one path by its address",
-        &["exit 0", "install", "/dev/sdb"],
+        &["exit 0", "install sha256:", &named],
     );
     has(
         "below a map",

@@ -228,7 +228,7 @@ fn no_network(initrd: Initrd, network: &str) -> String {
         "fails-network"
     });
     let words = format!("ironroot.timeout=3s {CONFIG}");
-    let console = fails(initrd, &scenario, 11, &words, &[network, "--timeout=600"]);
+    let console = fails(initrd, &scenario, 11, &words, &[network]);
     // Of the initrd, and not twice; the boot itself takes what an emulated machine takes beside other work.
     let limit = if initrd.is_of_initramfs_tools() {
         2.0 * 180.0

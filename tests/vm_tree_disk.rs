@@ -59,6 +59,33 @@ fn a_squashfs_becomes_a_uefi_disk_that_reaches_multi_user() {
     assert!(disk_hash(&scenario) == before, "the second boot wrote");
 }
 
+/// Table, file systems and boot loader all count in sectors of 4096 bytes, and the firmware reads what they left.
+#[test]
+fn matrix_a_squashfs_becomes_a_uefi_disk_of_large_sectors() {
+    let options = [
+        "--work",
+        "tree-large-sectors",
+        "--bus",
+        "nvme,sector=4096",
+        "--disk-size",
+        "2G",
+    ];
+    let scenario = Scenario::new("tree-uefi", &options);
+    let markers = [
+        "--timeout=880",
+        "--until=boots by systemd-boot: kernel 6",
+        "--until=ironroot: installed: ",
+        "--until=IRONROOT-DEMO-MULTI-USER-REACHED.*root=/dev/nvme0n1p2.*failed=..",
+    ];
+    let console = scenario.boot(false, &markers).good();
+    assert!(console.contains("next to boot"), "{console}");
+    // LBA 1, where the table begins.
+    let disk = std::fs::File::open(scenario.file("disk.raw")).unwrap();
+    let mut magic = [0; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&disk, &mut magic, 4096).unwrap();
+    assert_eq!(&magic, b"EFI PART");
+}
+
 #[test]
 fn a_squashfs_becomes_a_bios_disk_that_reaches_multi_user_by_its_own_grub() {
     let scenario = Scenario::new("tree-bios", &["--disk-size", "2G"]);
