@@ -26,6 +26,8 @@ const LINUX: &str = "0fc63daf-8483-4772-8e79-3d69d8477de4";
 const ROOT_UUID: &str = "11111111-2222-4333-8444-555555555555";
 const BOOT_UUID: &str = "11111111-2222-4333-8444-666666666666";
 
+const ESP: &str = "c12a7328-f81f-11d2-ba4b-00a0c93ec93b";
+
 const GRUB: &str = "set default=0\nmenuentry 'A' {\n\tlinux /vmlinuz-6.1 root=UUID=x ro quiet\n\tinitrd /initrd.img-6.1\n}\n";
 
 /// A root with /boot on a partition of its own, as Debian's installer makes it.
@@ -485,5 +487,135 @@ fn a_word_of_the_environment_block_is_taken_away_as_well() {
     assert!(
         entry.contains("options root=UUID=x ro $tuned_params console=ttyS0 ironroot.skip\n"),
         "{entry}"
+    );
+}
+
+/// A unified kernel image: the section table of a PE file, and sections.
+fn unified(stub: &str, words: &str) -> Vec<u8> {
+    let parts = [
+        (".sdmagic", stub),
+        (".linux", "kernel"),
+        (".cmdline", words),
+    ];
+    let mut file = vec![0u8; 64];
+    file[..2].copy_from_slice(b"MZ");
+    file[60..].copy_from_slice(&64u32.to_le_bytes());
+    file.extend(b"PE\0\0\x64\x86");
+    file.extend(u16::try_from(parts.len()).unwrap().to_le_bytes());
+    file.extend([0; 16]);
+    let mut at = file.len() + parts.len() * 40;
+    for (name, content) in parts {
+        let mut entry = [0u8; 40];
+        entry[..name.len()].copy_from_slice(name.as_bytes());
+        for (place, number) in [(8, content.len()), (16, content.len()), (20, at)] {
+            let number = u32::try_from(number).unwrap();
+            entry[place..place + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        file.extend(entry);
+        at += content.len();
+    }
+    for (_, content) in parts {
+        file.extend(content.as_bytes());
+    }
+    file
+}
+
+/// A system that a unified kernel image of `stub` starts. This machine's kernel has no FAT.
+fn by_image(directory: &Path, stub: &str, entry: Option<&str>) -> Vec<u8> {
+    let (root, esp) = (directory.join("root"), directory.join("esp"));
+    write(&root, "etc/os-release", "ID=x\n");
+    write(&root, "etc/kernel/cmdline", "quiet\n");
+    std::fs::create_dir_all(esp.join("EFI/Linux")).unwrap();
+    std::fs::write(esp.join("EFI/Linux/os.efi"), unified(stub, "own=1")).unwrap();
+    if let Some(entry) = entry {
+        write(&esp, "loader/entries/a.conf", entry);
+    }
+    let part = |number, at, kind, uuid, label, tree| Part {
+        number,
+        at,
+        size: 16,
+        kind,
+        uuid,
+        label,
+        tree,
+    };
+    image(&[
+        part(1, 1, ESP, BOOT_UUID, "esp", &esp),
+        part(2, 18, ROOT, ROOT_UUID, "root", &root),
+    ])
+}
+
+const STUB: &str = "#### LoaderInfo: systemd-stub 257.9 ####";
+
+#[test]
+fn a_unified_kernel_image_gets_the_words_in_an_addon() {
+    const ADDON: &str = "/loader/addons/ironroot.addon.efi";
+    let directory = tempfile::tempdir().unwrap();
+    let image = by_image(directory.path(), STUB, None);
+    let append = json!({ "kernelArguments": { "append": ["console=ttyS0"] } });
+    let disk = LoopDevice::patterned(48);
+    let ended = install(&image, &disk, &append, &[]).succeeded();
+    assert!(
+        ended.stderr.contains("ironroot.addon.efi"),
+        "{}",
+        ended.stderr
+    );
+    let words = read(&disk, 1, ADDON).0;
+    assert!(words.contains("console=ttyS0 ironroot.skip"), "{words}");
+    assert!(read(&disk, 1, "/EFI/Linux/os.efi").0.contains("own=1"));
+    // For the next kernel's image.
+    let defaults = read(&disk, 18, "/etc/kernel/cmdline").0;
+    assert!(
+        defaults.contains("quiet console=ttyS0 ironroot.skip"),
+        "{defaults}"
+    );
+    check(&disk, 1, 16);
+
+    // Beside entries, which are edited; one that names the image keeps having no words of its own.
+    let entry = "uki /EFI/Linux/os.efi\n";
+    let image = by_image(directory.path(), STUB, Some(entry));
+    let disk = LoopDevice::patterned(48);
+    install(&image, &disk, &append, &[]).succeeded();
+    assert!(
+        !read(&disk, 1, "/loader/entries/a.conf")
+            .0
+            .contains("options")
+    );
+    assert!(read(&disk, 1, ADDON).0.contains("console=ttyS0"));
+
+    let remove = json!({ "kernelArguments": { "remove": ["own"] } });
+    fails(
+        &image,
+        &remove,
+        &[],
+        14,
+        &["nothing takes away the arguments in it"],
+    );
+    let other = tempfile::tempdir().unwrap();
+    let old = STUB.replace("257", "252");
+    let image = by_image(other.path(), &old, None);
+    fails(
+        &image,
+        &append,
+        &[],
+        14,
+        &["os.efi", "systemd-stub 252 reads no addons"],
+    );
+    let image = by_image(other.path(), "another stub", None);
+    fails(&image, &append, &[], 14, &["it is not of systemd-stub"]);
+    // Where entries carry words too, the rest warns.
+    let entry = "linux /k\noptions root=x\n";
+    let image = by_image(other.path(), &old, Some(entry));
+    let disk = LoopDevice::patterned(48);
+    let ended = install(&image, &disk, &append, &[]).succeeded();
+    assert!(
+        ended.stderr.contains("keep their own arguments"),
+        "{}",
+        ended.stderr
+    );
+    assert!(
+        read(&disk, 1, "/loader/entries/a.conf")
+            .0
+            .contains("root=x console=ttyS0")
     );
 }

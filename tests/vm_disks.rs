@@ -37,7 +37,7 @@ const MODULES: &[&str] = &[
 
 /// Waits until all disks are there.
 const WAIT: &str = r"
-for n in 1 2 3 4 5 6 7 8 9 10; do test -b /dev/vdb && test -b /dev/sdb && test -b /dev/nvme1n1 && break; sleep 1; done
+for n in 1 2 3 4 5 6 7 8 9 10; do test -b /dev/vdd && test -b /dev/sdb && test -b /dev/nvme1n1 && break; sleep 1; done
 ";
 
 const FIRST: &str = r#"
@@ -59,6 +59,18 @@ echo $device >/sys/bus/virtio/drivers/virtio_blk/unbind
 echo "== late"
 /ironroot initrd --wait 60s --config /virtio.json 2>&1
 echo "exit $?"
+# A second disk with the serial number appears when the first one has been seen.
+device=$(busybox basename $(busybox readlink /sys/block/vdd/device))
+echo $device >/sys/bus/virtio/drivers/virtio_blk/unbind
+(sleep 3; echo $device >/sys/bus/virtio/drivers/virtio_blk/bind) &
+echo "== twins"
+/ironroot initrd --wait 60s --config /twin.json 2>&1
+echo "exit $?"
+for config in second first; do
+    echo "== reinstalled, $config"
+    /ironroot install --config /virtio-$config.json 2>&1
+    echo "exit $?"
+done
 "#;
 
 const SECOND: &str = r#"
@@ -104,6 +116,27 @@ fn equal_disks_are_told_apart_by_serial_and_found_again_when_names_change() {
             disks.push(format!("--disk={path},bus={bus},serial={bus}-{n}"));
         }
     }
+    // Cheap makers give all their disks one serial number.
+    for n in [1, 2] {
+        let path = blank(folder.path(), &format!("twin-{n}"), 64);
+        disks.push(format!("--disk={},serial=twin", path.display()));
+    }
+    let pick = |disk: Value, generation: u32, claim: &str| {
+        let config = json!({
+            "apiVersion": "ironroot.dev/v1alpha1",
+            "kind": "BootConfig",
+            "metadata": { "claim": claim, "generation": generation },
+            "image": { "url": "/image.raw", "digest": sha256(&image) },
+            "disk": disk,
+        });
+        serde_json::to_vec(&config).unwrap()
+    };
+    let twin = json!({ "select": { "serial": "twin" }, "pick": "First" });
+    initrd.file("twin.json", &pick(twin, 1, "twin"));
+    // What `pick` says is a blank disk beside the one with the system.
+    let again = json!({ "select": { "size": "=65MiB" }, "pick": "First", "overwrite": "IfOurs" });
+    initrd.file("virtio-second.json", &pick(again.clone(), 2, "virtio"));
+    initrd.file("virtio-first.json", &pick(again, 1, "virtio"));
     let console = initrd.boot(&format!("{WAIT}{FIRST}"), &disks);
     for (bus, _, _, names) in BUSES {
         let text = part(&console, &format!("several on {bus}"));
@@ -116,8 +149,7 @@ fn equal_disks_are_told_apart_by_serial_and_found_again_when_names_change() {
         let text = part(&console, &format!("one on {bus}"));
         assert!(text.contains("exit 0"), "{text}");
         let text = part(&console, &format!("again on {bus}"));
-        let found = format!("this installation is on /dev/{}", names[1]);
-        assert!(text.contains(&found), "{text}");
+        assert!(is_found(text, bus, names[1]), "{text}");
         // The other one was not touched, and the right one has all of it.
         let bytes = |n: u32| fs::read(folder.path().join(format!("{bus}-{n}"))).unwrap();
         assert!(bytes(1).iter().all(|b| *b == 0), "{bus}");
@@ -127,6 +159,25 @@ fn equal_disks_are_told_apart_by_serial_and_found_again_when_names_change() {
     for wanted in ["every disk that the selector allows", "write nothing"] {
         assert!(text.contains(wanted), "{text}");
     }
+    let text = part(&console, "twins");
+    for wanted in ["2 disks match serial=twin", "exit 13"] {
+        assert!(text.contains(wanted), "{text}");
+    }
+    for round in ["second", "first"] {
+        let text = part(&console, &format!("reinstalled, {round}"));
+        for wanted in [
+            "vdb holds an installation of this claim",
+            "on /dev/vdb",
+            "exit 0",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+    }
+    let untouched = ["virtio-1", "twin-1", "twin-2"];
+    for name in untouched {
+        let bytes = fs::read(folder.path().join(name)).unwrap();
+        assert!(bytes.iter().all(|b| *b == 0), "{name}");
+    }
     // The other way round.
     for pair in disks.chunks_mut(2) {
         pair.swap(0, 1);
@@ -134,12 +185,20 @@ fn equal_disks_are_told_apart_by_serial_and_found_again_when_names_change() {
     let console = initrd.boot(&format!("{WAIT}{SECOND}"), &disks);
     for (bus, _, _, names) in BUSES {
         let text = part(&console, &format!("again on {bus}"));
-        let found = format!("this installation is on /dev/{}", names[0]);
-        assert!(
-            text.contains(&found) && text.contains("write nothing"),
-            "{text}"
-        );
+        assert!(is_found(text, bus, names[0]), "{text}");
     }
+}
+
+/// Whether the installation was found on the second disk, under this name. SCSI disks are probed side by side, and get
+/// their names in any order.
+fn is_found(text: &str, bus: &str, name: &str) -> bool {
+    let found = if bus == "scsi" {
+        "this installation is on /dev/sd".to_owned()
+    } else {
+        format!("this installation is on /dev/{name} ")
+    };
+    let serial = format!("serial {bus}-2,");
+    text.contains(&found) && text.contains(&serial) && text.contains("write nothing")
 }
 
 const LARGE_SECTORS: &str = r#"

@@ -158,9 +158,14 @@ fn a_second_network_boot_takes_seconds() {
 fn matrix_kexec_starts_the_entry_that_the_loaders_configuration_names() {
     let machine = Machine::installed();
     let words = "console=ttyS0 quiet panic=-1 tiny.firmware";
+    // A unified kernel image in its place would ask no configuration.
+    let image = machine.get("/EFI/BOOT/BOOTX64.EFI");
+    machine.put("/EFI/Linux/z-image.efi", &image);
+    let systemd_boot = std::fs::read("/usr/lib/systemd/boot/efi/systemd-bootx64.efi").unwrap();
+    machine.put("/EFI/BOOT/BOOTX64.EFI", &systemd_boot);
     for (name, version, said) in [("a", "6.1", "alpha"), ("b", "6.2", "beta")] {
         let entry = format!(
-            "title {name}\nversion {version}\nlinux /vmlinuz\ninitrd /initrd\noptions {words}={said}\n"
+            "title {name}\nsort-key a\nversion {version}\nlinux /vmlinuz\ninitrd /initrd\noptions {words}={said}\n"
         );
         machine.put(&format!("/loader/entries/{name}.conf"), entry.as_bytes());
     }
@@ -175,11 +180,49 @@ fn matrix_kexec_starts_the_entry_that_the_loaders_configuration_names() {
     starts("b", "beta");
     machine.put("/loader/loader.conf", b"timeout 3\ndefault a*\n");
     starts("a", "alpha");
+    machine.put("/loader/loader.conf", b"timeout 3\ndefault z-*.efi\n");
+    let loaded = "--until=loaded .*/EFI/Linux/z-image.efi: ";
+    machine
+        .start("Kexec", "", &[INSTALLED, loaded, BOOTED])
+        .good();
     // GRUB keeps its choice elsewhere.
+    machine.put("/EFI/BOOT/BOOTX64.EFI", b"GRUB");
     machine.put("/loader/loader.conf", b"timeout 3\n");
     machine.put(
         "/grub/grubenv",
         b"# GRUB Environment Block\nsaved_entry=a\n",
     );
     starts("a", "alpha");
+}
+
+/// What systemd-stub would add to the words of an image, and the root that systemd would find by its type, are there; what
+/// only the stub can hand over leaves the start to the firmware.
+#[test]
+fn matrix_kexec_starts_a_unified_kernel_image_as_its_stub_does() {
+    let machine = Machine::installed();
+    let mut image = machine.get("/EFI/BOOT/BOOTX64.EFI");
+    // As if it were of a systemd that reads addons: here nobody runs the stub.
+    let magic = b"LoaderInfo: systemd-stub ";
+    let at = image.windows(magic.len()).position(|w| w == magic).unwrap() + magic.len();
+    image[at..at + 3].copy_from_slice(b"257");
+    machine.put("/EFI/BOOT/BOOTX64.EFI", &image);
+    let addon = ironroot::image::boot::addon::addon(0x8664, "tiny.firmware=addon").unwrap();
+    machine.put("/loader/addons/a.addon.efi", &addon);
+    let before = machine.hash();
+    let markers = [
+        INSTALLED,
+        "--until=loaded .*BOOTX64.EFI: .*tiny.firmware=addon root=PARTUUID=[0-9a-f-]*a3",
+        "--until=IRONROOT-TINY-BOOTED root=.* firmware=addon payload=ok",
+    ];
+    machine.start("Kexec", "", &markers).good();
+    assert_eq!(machine.hash(), before, "a second network boot wrote");
+
+    machine.put("/loader/credentials/x.cred", b"x");
+    let markers = [
+        INSTALLED,
+        "--until=its systemd-stub gives .*loader/credentials/x.cred to its initrd",
+        RESTARTS,
+    ];
+    let console = machine.start("Kexec", "", &markers).good();
+    assert!(console.contains("next to boot"), "{console}");
 }

@@ -149,10 +149,7 @@ fn by_path(root: &Path, dir: &Path, real: &Path) -> Vec<String> {
         return Vec::new();
     };
     let rest = parts.get(count..).unwrap_or_default();
-    let virtio = rest
-        .first()
-        .filter(|part| is_numbered(part, "virtio"))
-        .is_some();
+    let virtio = rest.first().is_some_and(|part| is_numbered(part, "virtio"));
     let above = real.ancestors().nth(rest.len()).unwrap_or(real);
     match (virtio, rest.get(usize::from(virtio)..).unwrap_or_default()) {
         (true, ["block", _]) if controller.starts_with("pci-") => {

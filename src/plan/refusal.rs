@@ -253,7 +253,6 @@ impl Refusal {
             Refusal::NoDisk { .. } => {
                 "compare the selector with `ironroot disks`, or check that the disk's driver is loaded".to_owned()
             }
-            Refusal::Ambiguous { next, .. } => (*next).to_owned(),
             Refusal::Ours { why, .. } => why.next(),
             Refusal::Twice { .. } => {
                 "select one of them by serial, wwn or path, and erase the other if it is not needed (blkdiscard, or zeroing both ends)".to_owned()
@@ -274,7 +273,8 @@ impl Refusal {
             Refusal::SectorSize { image, .. } => {
                 format!("use an image made for the disk's sector size, or a disk with {image}-byte sectors")
             }
-            Refusal::Keep { next, .. }
+            Refusal::Ambiguous { next, .. }
+            | Refusal::Keep { next, .. }
             | Refusal::Partitions { next, .. }
             | Refusal::CannotBoot { next, .. } => (*next).to_owned(),
             Refusal::RecordArea { .. } => {

@@ -433,7 +433,8 @@ fn on_disk(step: &Step, stage: Stage, machine: &Machine<'_>) -> Result<Stage> {
                 changes.arguments = Edit::default();
             }
             let system = installed_system(working, machine)?;
-            system.change(&changes, machine.ignition, machine.reporter)?;
+            let secure_boot = crate::host::boot_entries::secure_boot(machine.root);
+            system.change(&changes, machine.ignition, secure_boot, machine.reporter)?;
             system.unmount()
         }),
         Step::MakeFilesystem { label, filesystem } => stage.work(step.name(), |working| {

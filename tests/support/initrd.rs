@@ -120,6 +120,8 @@ impl Initrd {
             "--append",
             &line,
             "--wait-end",
+            // Below that of .config/nextest.toml; four times what it takes on a machine with nothing else to do.
+            "--timeout=600",
         ];
         options.extend(more);
         scenario.boot(true, &options)

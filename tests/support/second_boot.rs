@@ -134,7 +134,14 @@ impl Machine {
         let from = self.file("content");
         fs::write(&from, content).unwrap();
         let place = self.esp();
-        for folder in ["/EFI/Linux", "/loader", "/loader/entries", "/grub"] {
+        for folder in [
+            "/EFI/Linux",
+            "/loader",
+            "/loader/addons",
+            "/loader/credentials",
+            "/loader/entries",
+            "/grub",
+        ] {
             let _ = Command::new("mmd")
                 .args(["-D", "s", "-i", &place, &format!("::{folder}")])
                 .output();

@@ -4,7 +4,8 @@
 use super::Entry;
 use super::arguments::Edit;
 
-/// `text` with the change made to its `options`; `None` where it names no kernel.
+/// `text` with the change made to its `options`; `None` where it names no kernel, or a unified kernel image and no words:
+/// those that are added would stand instead of the image's own.
 pub fn edit(text: &str, change: &Edit) -> Option<String> {
     field(text, "linux").or_else(|| field(text, "uki"))?;
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -23,6 +24,9 @@ pub fn edit(text: &str, change: &Edit) -> Option<String> {
             };
             *line = format!("options {applied}");
         }
+    }
+    if places.is_empty() && field(text, "linux").is_none() {
+        return None;
     }
     if places.is_empty() {
         lines.push(format!("options {}", change.apply("")));
@@ -109,6 +113,11 @@ mod tests {
             "linux /vmlinuz\noptions console=ttyS0\n"
         );
         assert_eq!(edit("title x\nefi /shell.efi\n", &change()), None);
+        assert_eq!(edit("uki /EFI/Linux/a.efi\n", &change()), None);
+        assert_eq!(
+            edit("uki /EFI/Linux/a.efi\noptions root=x\n", &change()).unwrap(),
+            "uki /EFI/Linux/a.efi\noptions root=x console=ttyS0\n"
+        );
         // A key is a whole word.
         assert_eq!(edit("linuxes /vmlinuz\n", &change()), None);
     }

@@ -120,7 +120,7 @@ pub fn section<'a>(all: &'a [Section], name: &str) -> Option<&'a Section> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 

@@ -8,7 +8,7 @@ use super::sane;
 use crate::plan::preserve::create::{ENTRIES, NewPartitions};
 use crate::plan::refusal::Refusal;
 use crate::plan::step::Span;
-use crate::plan::tree_layout::protective;
+use crate::plan::tree_layout::gpt::protective;
 use crate::units::{Bytes, MIB, SectorSize};
 
 /// What an older file system may have left in free space must not be found in a new partition: signatures stand in

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::Trouble;
 use crate::config::request::{Preserved, Source};
 use crate::host::tables::TablePartition;
-use crate::host::{Content, DevNum, Disk, DiskKind, Facts, Holder, Partition};
+use crate::host::{Content, DevNum, Disk, DiskKind, Facts, Holder, Partition, links};
 use crate::plan::target;
 use crate::units::Bytes;
 
@@ -212,6 +212,15 @@ fn missing(entry: &Preserved, facts: &Facts) -> Trouble {
     let part = all.iter().filter(|d| is(entry, d)).find_map(whole_of);
     if let Some(whole) = part {
         return Trouble::PartOf(whole);
+    }
+    if let Source::Disk { select, .. } = &entry.source
+        && let Some(path) = target::named_path(select)
+        && facts.no_udev
+        && links::is_only_udevs(path)
+    {
+        return Trouble::Conflict(format!(
+            "{path} is a name that only udev makes, and no udev runs here; name the disk by `serial`, `wwn` or `hctl`"
+        ));
     }
     Trouble::Missing {
         unreadable: facts

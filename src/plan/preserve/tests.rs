@@ -98,6 +98,26 @@ fn found(disks: Vec<Disk>, source: &str) -> Result<String, Trouble> {
 }
 
 #[test]
+fn a_disk_by_a_name_that_only_udev_makes_is_not_waited_for_without_it() {
+    let facts = |no_udev| Facts {
+        disks: vec![disk("sda", 0)],
+        no_udev,
+        ..Facts::default()
+    };
+    let trouble = |path: &str, no_udev| {
+        let source = format!(r#"{{"disk":{{"path":"/dev/disk/{path}"}},"partition":1}}"#);
+        let request = request(&format!(r#"{{"target":"/a","source":{source}}}"#));
+        match decide(&request, &facts(no_udev)) {
+            Err(Refusal::Preserve { trouble, .. }) => trouble.may_heal(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!trouble("by-path/pci-0000:03:00.0-sas-phy0-lun-0", true));
+    assert!(trouble("by-path/pci-0000:03:00.0-sas-phy0-lun-0", false));
+    assert!(trouble("by-path/pci-0000:03:00.0-nvme-1", true));
+}
+
+#[test]
 fn the_paths_of_a_multipath_device_are_passed_over() {
     let table = || gpt(vec![entry(1, "state")]);
     let part_content = |name: &str| content(name, "ext4", "S");

@@ -422,8 +422,6 @@ impl Step {
             | Step::GrowFilesystem { .. }
             | Step::AddPartitions { .. }
             | Step::CommitHead { .. } => true,
-            // One word in a record of ironroot's own.
-            Step::BeginFirstBoot { .. } => false,
             Step::OpenSource { source } => source.format.is_some(),
             Step::Preserve { binding } => matches!(binding.other_claim, OtherClaim::Erase),
             Step::LockDisk { .. }
@@ -437,6 +435,8 @@ impl Step {
             | Step::OpenTree { .. }
             | Step::MakePartitions { .. }
             | Step::ClosePartitions
+            // One word in a record of ironroot's own.
+            | Step::BeginFirstBoot { .. }
             | Step::RereadPartitions
             | Step::BootEntry { .. }
             | Step::BootDisk { .. }

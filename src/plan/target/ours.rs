@@ -112,7 +112,7 @@ pub(super) fn find<'a>(
         return Err(Refusal::Ours {
             disk: disk.name.clone(),
             what,
-            why: because(disk, why, install, facts),
+            why: Box::new(because(disk, &why, install, facts)),
         });
     }
     Ok(None)
@@ -260,8 +260,8 @@ fn twice(disks: &[&Disk], what: &'static str) -> Refusal {
 }
 
 /// Why `disk` cannot be taken, in a refusal of its own where there is one.
-fn because(disk: &Disk, why: String, install: &DiskInstall, facts: &Facts) -> Box<Refusal> {
-    Box::new(match super::held(disk, install.overwrite, facts) {
+fn because(disk: &Disk, why: &str, install: &DiskInstall, facts: &Facts) -> Refusal {
+    match super::held(disk, install.overwrite, facts) {
         Some(why) => teardown::busy(disk, why),
         None if disk.read_only => Refusal::ReadOnly {
             disk: disk.name.clone(),
@@ -276,5 +276,5 @@ fn because(disk: &Disk, why: String, install: &DiskInstall, facts: &Facts) -> Bo
                 what: format!("is passed over ({why})"),
             }
         }
-    })
+    }
 }

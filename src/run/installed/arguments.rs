@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::dir::Dir;
 
 use super::replace::{Like, replace};
-use super::{Installed, LIMIT};
+use super::{Installed, LIMIT, candidates, words_added};
 use crate::error::{Class, Failure, Result};
 use crate::image::boot::arguments::Edit;
 use crate::image::boot::{bls, extlinux, grub, uki};
@@ -55,7 +55,12 @@ pub struct Found {
 ///
 /// # Errors
 /// Class media where nothing was found that carries kernel arguments.
-pub fn change(system: &Installed, edit: &Edit, reporter: &Reporter) -> Result<()> {
+pub fn change(
+    system: &Installed,
+    edit: &Edit,
+    secure_boot: bool,
+    reporter: &Reporter,
+) -> Result<()> {
     let mut changed = Vec::new();
     let mut unified = Vec::new();
     for root in system.roots() {
@@ -70,14 +75,22 @@ pub fn change(system: &Installed, edit: &Edit, reporter: &Reporter) -> Result<()
                 changed.push(found.path.display().to_string());
             }
         }
-        unified.extend(unified_images(root));
+        unified.extend(
+            unified_images(root)
+                .into_iter()
+                .map(|path| candidates::place(root, path)),
+        );
+    }
+    let kept = match unified.is_empty() {
+        true => None,
+        false => words_added::cannot_be(&unified, edit, secure_boot)?,
+    };
+    if kept.is_none() {
+        changed.extend(words_added::to(&unified, edit)?);
     }
     if changed.is_empty() {
-        let found = match unified.first() {
-            Some(uki) => format!(
-                "it starts the unified kernel image {}, which carries its own arguments",
-                uki.display()
-            ),
+        let found = match &kept {
+            Some(why) => format!("it starts a unified kernel image, {why}"),
             None => "it has no boot loader entries, no grub.cfg and no extlinux.conf with a kernel"
                 .to_owned(),
         };
@@ -94,10 +107,9 @@ pub fn change(system: &Installed, edit: &Edit, reporter: &Reporter) -> Result<()
         "kernel arguments changed in {}",
         changed.join(", ")
     ));
-    for uki in unified {
+    if let Some(why) = kept {
         reporter.warn(format!(
-            "the unified kernel image {} keeps its own arguments",
-            uki.display()
+            "unified kernel images keep their own arguments: {why}"
         ));
     }
     Ok(())

@@ -231,7 +231,8 @@ pub fn bases(path: &Path) -> impl Iterator<Item = &'static Path> {
         .filter(move |base| path.starts_with(base))
 }
 
-fn place(root: &Root, path: PathBuf) -> Place<'_> {
+/// An image, and where its file system begins.
+pub fn place(root: &Root, path: PathBuf) -> Place<'_> {
     let base = bases(&path).next().unwrap_or(Path::new("/")).to_owned();
     Place { root, path, base }
 }

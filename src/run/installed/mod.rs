@@ -12,6 +12,7 @@ pub mod quiet;
 pub mod replace;
 pub mod unified;
 pub mod volumes;
+pub mod words_added;
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -264,6 +265,7 @@ impl Installed {
         &self,
         changes: &SystemChanges,
         ignition: Option<&[u8]>,
+        secure_boot: bool,
         reporter: &Reporter,
     ) -> Result<()> {
         for file in &changes.files {
@@ -271,7 +273,7 @@ impl Installed {
             files::write(self.root()?, file)?;
         }
         if !changes.arguments.is_empty() {
-            arguments::change(self, &changes.arguments, reporter)?;
+            arguments::change(self, &changes.arguments, secure_boot, reporter)?;
         }
         if let Some(config) = ignition {
             ignition::place(self, config, reporter)?;

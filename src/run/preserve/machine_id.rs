@@ -88,9 +88,8 @@ fn give(
 ) -> Result<()> {
     if is_first {
         // In both, as an initrd may mount it before.
-        let places = bare.into_iter().chain([root]);
-        let put = |_: (), place| put(place, Path::new(DBUS), id);
-        match places.into_iter().try_fold((), put) {
+        let mut places = bare.into_iter().chain([root]);
+        match places.try_for_each(|place| put(place, Path::new(DBUS), id)) {
             Ok(()) => return Ok(()),
             // A wrong id would be worse than no first boot.
             Err(failure) => reporter.warn(format!(

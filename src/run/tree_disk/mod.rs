@@ -14,7 +14,7 @@ mod read_back;
 mod rooted;
 mod running;
 mod settle;
-mod uki;
+pub(in crate::run) mod uki;
 mod unpack;
 
 pub use boot_loader::install as install_bootloader;

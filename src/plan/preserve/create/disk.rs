@@ -33,11 +33,12 @@ pub fn no_disk_can_come(select: &Select, facts: &Facts) -> bool {
     names_one || (facts.waited && unreadable(facts).is_empty())
 }
 
-/// Disks of which nobody knows what they hold.
+/// Disks of which nobody knows what they hold. Drives that have no partitions hold none of that name.
 pub fn unreadable(facts: &Facts) -> Vec<String> {
     let disks = facts.disks.iter();
     disks
-        .filter(|d| d.unreadable.is_some() && d.kind != DiskKind::Floppy)
+        .filter(|d| d.unreadable.is_some())
+        .filter(|d| !matches!(d.kind, DiskKind::Floppy | DiskKind::Optical))
         .map(|d| d.name.clone())
         .collect()
 }
