@@ -40,9 +40,9 @@ mod tests {
 
     #[test]
     fn only_silence_is_broken_and_once_in_its_length() {
+        const LONG: Duration = Duration::from_millis(300);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events");
-        const LONG: Duration = Duration::from_millis(300);
         // How often it was told, and how often at most: a machine with much else to do has longer silences than this
         // test makes.
         let told = |speak: bool| {
