@@ -155,13 +155,14 @@ impl Direct {
             ))
             .arg(format!("--serial-log={}", log.display()))
             .args(["--smbios=uuid=deb1a000-aaaa-4bbb-8ccc-000000000006,serial=direct-machine"])
-            .args(["--memory=512", "--timeout=200", "--quiet", "--no-reboot"])
-            .arg("--fail-on=Kernel panic|ironroot: parked");
+            .args(["--memory=512", "--timeout=200", "--quiet", "--no-reboot"]);
         Direct { command, log }
     }
 
     pub fn run(mut self, more: &[&str]) -> Boot {
-        self.command.args(more);
+        self.command
+            .arg("--fail-on=Kernel panic|ironroot: parked")
+            .args(more);
         Boot::of(self.command, &self.log)
     }
 }
@@ -173,10 +174,13 @@ pub struct Typed<'a> {
 }
 
 impl Direct {
-    /// As [`Direct::run`], with somebody at the console.
+    /// As [`Direct::run`], with somebody at the console, who may be there because the machine is parked.
     pub fn typing(mut self, more: &[&str], lines: &[Typed<'_>]) -> Boot {
         let _ = fs::remove_file(&self.log);
-        self.command.args(more).arg("--stdin");
+        self.command
+            .arg("--fail-on=Kernel panic")
+            .args(more)
+            .arg("--stdin");
         let mut machine = self
             .command
             .stdin(Stdio::piped())
