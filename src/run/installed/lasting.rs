@@ -282,6 +282,8 @@ fn lines(open: &[(Source, SourceDevice, String)], kept: &[&Binding]) -> Vec<Stri
         options.extend(device.options.iter().cloned());
         if !device.required {
             options.push("nofail".to_owned());
+            // What is optional is waited for as well (see `line`), and not for systemd's 90 seconds.
+            options.push("x-systemd.device-timeout=30s".to_owned());
         }
         // For who mounts by fstab and is no systemd: below /run nobody has made it.
         options.push("x-mount.mkdir".to_owned());
@@ -349,6 +351,8 @@ fn line(binding: &Binding) -> String {
     options.push(format!("x-systemd.requires-mounts-for={}", shown(place)));
     if !binding.required {
         options.push("nofail".to_owned());
+        // With `nofail`, systemd starts services beside it: what they wrote before would be hidden.
+        options.push("x-systemd.before=local-fs.target".to_owned());
     }
     format!("{what} {target} {kind} {} 0 0", options.join(","))
 }
