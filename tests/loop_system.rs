@@ -405,6 +405,9 @@ fn what_a_link_or_a_mount_unit_hides_is_refused_and_the_rest_is_where_it_is_seen
 #[test]
 fn files_are_in_the_subvolume_that_is_mounted_there() {
     let directory = tempfile::tempdir().unwrap();
+    // mkfs.btrfs and the kernel take no UUID twice.
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
+    let uuid = uuid.trim();
     let empty = directory.path().join("empty");
     std::fs::create_dir_all(&empty).unwrap();
     let mut bytes = image(&[Part {
@@ -419,7 +422,7 @@ fn files_are_in_the_subvolume_that_is_mounted_there() {
     let fs = directory.path().join("fs");
     std::fs::write(&fs, vec![0u8; 64 << 20]).unwrap();
     let fs = fs.to_str().unwrap();
-    tool("mkfs.btrfs", &["-q", "--mixed", "-U", ROOT_UUID, fs]);
+    tool("mkfs.btrfs", &["-q", "--mixed", "-U", uuid, fs]);
     let place = directory.path().join("place");
     std::fs::create_dir_all(&place).unwrap();
     let at = place.to_str().unwrap();
@@ -434,9 +437,7 @@ fn files_are_in_the_subvolume_that_is_mounted_there() {
     write(
         &place,
         "@/etc/fstab",
-        &format!(
-            "UUID={ROOT_UUID} / btrfs subvol=@ 0 0\nUUID={ROOT_UUID} /var btrfs subvol=@var 0 0\n"
-        ),
+        &format!("UUID={uuid} / btrfs subvol=@ 0 0\nUUID={uuid} /var btrfs subvol=@var 0 0\n"),
     );
     std::fs::create_dir_all(place.join("@/var")).unwrap();
     tool("umount", &[at]);

@@ -349,7 +349,7 @@ fn a_root_with_modules_for_this_kernel_runs_without_a_restart() {
 }
 
 /// What cannot be loaded is no reason to stay: the machine restarts, and its firmware starts the disk.
-fn restarts_instead(words: &str, files: &str, marker: &str) {
+fn restarts_instead(words: &str, image: &str, files: &str, marker: &str) {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("disk.raw");
     let markers = [
@@ -358,18 +358,33 @@ fn restarts_instead(words: &str, files: &str, marker: &str) {
         "--until=done: the machine restarts now",
         "--wait-end",
     ];
-    installed_then("Kexec", words, "tiny.raw", files, &target, &markers);
+    installed_then("Kexec", words, image, files, &target, &markers);
 }
 
 #[test]
 fn a_file_that_is_no_kernel_is_not_started_and_the_machine_restarts() {
     let files = r#"{"path":"/boot/loader/entries/a.conf","contents":"linux /no-kernel%5Cn"},{"path":"/no-kernel","contents":"x"}"#;
     let marker = "--until=loading /no-kernel of /boot/loader/entries/a.conf: .*";
-    restarts_instead("", files, marker);
+    // Without its unified kernel image, which would be started before any entry.
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("tiny.raw");
+    fs::copy(lab("tiny.raw"), &image).unwrap();
+    let esp = format!("{}@@2M", image.display());
+    let removed = Command::new("mdel")
+        .args(["-i", &esp, "::/EFI/BOOT/BOOTX64.EFI"])
+        .output()
+        .unwrap();
+    assert!(removed.status.success(), "{removed:?}");
+    let sum: [u8; 32] = Sha256::digest(fs::read(&image).unwrap()).into();
+    let sum = sum
+        .iter()
+        .fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
+    fs::write(folder.path().join("tiny.raw.sha256"), sum).unwrap();
+    restarts_instead("", image.to_str().unwrap(), files, marker);
 }
 
 #[test]
 fn matrix_a_locked_down_kernel_loads_no_other_and_the_machine_restarts() {
     let marker = "--until=loading .*BOOTX64.EFI.*: Operation not permitted";
-    restarts_instead("lockdown=integrity", "", marker);
+    restarts_instead("lockdown=integrity", "tiny.raw", "", marker);
 }
