@@ -128,7 +128,7 @@ tmpfs /run/ironroot/state tmpfs rw,nosuid,nodev,noexec,mode=0700,size=64k,x-moun
 PARTUUID={partuuid} /run/ironroot/state/0 ext4 rw,nosuid,nodev,errors=remount-ro,x-mount.mkdir 0 2
 /run/ironroot/state/0/ssh_host_key /etc/ssh/ssh_host_key none bind,rw,nosuid,nodev,exec,relatime,x-systemd.requires-mounts-for=/run/ironroot/state/0 0 0
 /run/ironroot/state/0/kubelet /var/lib/kubelet none bind,rw,nosuid,nodev,exec,noatime,x-systemd.requires-mounts-for=/run/ironroot/state/0 0 0
-overlay /srv/upper overlay lowerdir=/srv/upper,upperdir=/run/ironroot/state/0/srv/upper,workdir=/run/ironroot/state/0/srv/work,index=off,metacopy=off,redirect_dir=off,xino=off,rw,nosuid,nodev,exec,relatime,x-systemd.requires-mounts-for=/run/ironroot/state/0,nofail 0 0
+overlay /srv/upper overlay lowerdir=/srv/upper,upperdir=/run/ironroot/state/0/srv/upper,workdir=/run/ironroot/state/0/srv/work,index=off,metacopy=off,redirect_dir=off,xino=off,rw,nosuid,nodev,exec,relatime,x-systemd.requires-mounts-for=/run/ironroot/state/0,nofail,x-systemd.before=local-fs.target 0 0
 # ironroot end
 "
     );
