@@ -327,6 +327,42 @@ fn of_the_system(call: &str, tree: &Path, files: &str) -> std::process::Output {
         .unwrap()
 }
 
+/// Links of the image lead to its own files, never to those of the machine that builds it.
+#[test]
+fn files_go_into_the_tree_whatever_its_links_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tree, files) = (folder.path().join("tree"), folder.path().join("files"));
+    let outside = folder.path().join("outside");
+    let made = tool(Command::new("sh").args(["-euc", r#"
+        mkdir -p "$1/proc" "$1/dev" "$1/tmp" "$1/etc" "$1/usr/bin" "$1/usr/lib" "$2/etc" "$2/bin" "$2/srv/new" "$3"
+        ln -s usr/bin "$1/bin"; ln -s usr/lib "$1/lib"; ln -s usr/lib "$1/lib64"
+        for program in sh tar; do
+            path=$(readlink -f "$(command -v $program)"); cp "$path" "$1/usr/bin/$program"
+            ldd "$path" | sed -n 's|^[^/]*\(/[^ ]*\) .*|\1|p' | while read -r library; do cp -L "$library" "$1/usr/lib/"; done
+        done
+        echo host >"$3/UTC"; ln -s "$3/UTC" "$1/etc/localtime"; ln -s ../run/none "$1/etc/resolv.conf"; ln -s "$3" "$1/etc/away"
+        echo mine >"$2/etc/localtime"; echo mine >"$2/etc/resolv.conf"; echo mine >"$2/bin/tool"; chmod 750 "$2/bin/tool"
+        echo mine >"$2/srv/new/file"; chmod 700 "$2" "$2/etc"; chmod 711 "$2/srv/new"; chmod 755 "$1" "$1/etc""#, "sh"])
+        .args([&tree, &files, &outside]));
+    assert_eq!(made, "");
+    let call = ". \"$ROOT/scripts/lib/chroot.sh\"; put_files \"$TREE\"";
+    let out = of_the_system(call, &tree, files.to_str().unwrap());
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let seen = tool(Command::new("sh").args(["-euc", r#"
+        cat "$2/UTC"; cd "$1"; stat -c '%N %a %u' etc/localtime etc/resolv.conf usr/bin/tool srv/new srv/new/file etc .
+        cat etc/localtime; readlink bin"#, "sh"])
+        .args([&tree, &outside]));
+    assert_eq!(
+        seen,
+        "host\n'etc/localtime' 644 0\n'etc/resolv.conf' 644 0\n'usr/bin/tool' 750 0\n'srv/new' 711 0\n\
+         'srv/new/file' 644 0\n'etc' 755 0\n'.' 755 0\nmine\nusr/bin\n"
+    );
+}
+
 #[test]
 fn several_kernels_are_refused_by_name() {
     let tree = tempfile::tempdir().unwrap();

@@ -191,6 +191,7 @@ fn initrd_of_the_docs(suite: &str, builder: &str, list: &str) -> String {
     };
     let lines = format!(
         r#"mkdir -p "$TREE/etc/ironroot/keys"; echo key >"$TREE/etc/ironroot/keys/state"
+echo '{{}}' >"$TREE/etc/ironroot/docker-config.json"
 # A script in its place: libraries that the program of a test brings are none of the static one's.
 mkdir "$TREE/lab"; cp "$IRONROOT_BINARY" "$TREE/lab/ironroot"
 printf '#!/bin/sh\nexec /lab/ironroot "$@"\n' >"$TREE/lab/script"; chmod 755 "$TREE/lab/script"
@@ -216,6 +217,7 @@ fn the_lines_for_initramfs_tools_make_an_initrd_with_ironroot_in_it() {
             "overlay.ko",
             "squashfs.ko",
             "etc/ironroot/keys/state",
+            "etc/ironroot/docker-config.json",
             // Only root reads an initrd that has keys in it.
             "mode 600",
         ],
@@ -269,6 +271,7 @@ fn matrix_the_lines_for_dracut_make_an_initrd_with_ironroot_in_it() {
                 "overlay.ko",
                 "squashfs.ko",
                 "etc/ironroot/keys/state",
+                "etc/ironroot/docker-config.json",
                 "mode 600",
             ],
         );

@@ -240,3 +240,83 @@ fn nobody_else_enters_where_the_sources_are() {
         assert_eq!(fine(seen).fact("mode"), "700", "{before}");
     }
 }
+
+/// Whoever could write to a preserved path cannot have another one mounted where they like.
+#[test]
+fn a_link_that_a_user_made_is_no_way_to_a_target() {
+    let bench = Bench::new(
+        "mkdir -p home etc/cron.d data; echo image >etc/cron.d/image; ln -s home people",
+    );
+    let device = ext4(24, &[]);
+    for target in ["/home/alice/work/data", "/people/alice/work/data"] {
+        let entries = json!([
+            entry("/home", &device, json!({ "subdir": "home" })),
+            entry(target, &device, json!({ "subdir": "alice" })),
+        ]);
+        // The image's own links are followed, also to what is preserved above.
+        fine(play(
+            &bench,
+            "a",
+            entries.clone(),
+            &format!("echo mine >$root{target}/f"),
+        ));
+        for link in ["/etc/cron.d", "../../../etc/cron.d", "/data", "aside"] {
+            let made = format!(
+                "cd $m/home/alice; mkdir -p aside; mv work kept; mkdir work; ln -s {link} work/data; cd /"
+            );
+            inside(&device, &made);
+            play(&bench, "a", entries.clone(), "")
+                .failed_with(16, &["work/data", "a link that the image does not have"]);
+            inside(&device, "cd $m/home/alice; rm -r work; mv kept work; cd /");
+        }
+        // A directory on the way is no better.
+        inside(
+            &device,
+            "cd $m/home/alice; mv work kept; ln -s /etc work; cd /",
+        );
+        play(&bench, "a", entries.clone(), "")
+            .failed_with(16, &["/work", "a link that the image does not have"]);
+        inside(&device, "cd $m/home/alice; rm work; mv kept work; cd /");
+        let seen = fine(play(
+            &bench,
+            "a",
+            entries,
+            &format!("echo \"f=$(cat $root{target}/f)\""),
+        ));
+        assert_eq!(seen.fact("f"), "mine");
+    }
+}
+
+/// The owner of a file system's root puts records of its own there: nothing is erased for them.
+#[test]
+fn records_that_a_user_made_are_not_believed() {
+    let bench = Bench::new("mkdir srv");
+    let device = ext4(24, &[]);
+    let entries = json!([entry("/srv", &device, json!({ "owner": "1000:1000" }))]);
+    let write = "mkdir -m 700 $root/srv/of-root; echo secret >$root/srv/of-root/f";
+    fine(play(&bench, "a", entries.clone(), write));
+    inside(&device, "cp -a $m/.ironroot $m/kept");
+    let record = r#"{"format":1,"path":"","claim":null,"stage":"erasing","seeded":false}"#;
+    for (forge, part) in [
+        ("chown -R 1000:1000 .ironroot", ".ironroot on"),
+        ("chown 1000 .ironroot/records", ".ironroot/records on"),
+        ("chown 1000 .ironroot/records/x.json", "x.json on"),
+        (
+            "chmod 666 .ironroot/records/x.json",
+            "can be written by others (mode 0666)",
+        ),
+        (
+            "chmod 1777 .ironroot",
+            "can be written by others (mode 1777)",
+        ),
+    ] {
+        let forged = format!(
+            "cd $m; rm -r .ironroot; mkdir -p -m 755 .ironroot/records; echo '{record}' >.ironroot/records/x.json; {forge}; cd /"
+        );
+        inside(&device, &forged);
+        play(&bench, "a", entries.clone(), "").failed_with(16, &[part, "may not be ironroot's"]);
+        assert_eq!(inside(&device, "cat $m/of-root/f"), "secret\n", "{forge}");
+    }
+    inside(&device, "cd $m; rm -r .ironroot; mv kept .ironroot; cd /");
+    fine(play(&bench, "a", entries, ""));
+}

@@ -39,7 +39,7 @@ const MODULES: &[&str] = &[
     "sha512_generic",
 ];
 
-const PROGRAMS: &[&str] = &["cryptsetup", "mke2fs", "dmsetup"];
+const PROGRAMS: &[&str] = &["cryptsetup", "mke2fs", "e2fsck", "dmsetup"];
 
 /// Another's device of a name as ours begin, then ours.
 const SCRIPT: &str = r#"

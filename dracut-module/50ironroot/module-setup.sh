@@ -82,7 +82,7 @@ install() {
     install_tools || { derror "ironroot: \`$IRONROOT tools\` does not run"; return 1; }
     # Further authorities and what the builder of the image wants inside; the well-known ones are compiled in.
     inst_multiple -o /etc/ssl/certs/ca-certificates.crt
-    for file in /etc/ironroot/config.json /etc/ironroot/config.json.* /etc/ironroot/keys/*; do
+    for file in /etc/ironroot/config.json /etc/ironroot/config.json.* /etc/ironroot/docker-config.json /etc/ironroot/keys/*; do
         [[ -f $file ]] && inst_simple "$file"
     done
     # shellcheck disable=SC2154 # dracut sets it

@@ -29,7 +29,14 @@ customize() {
     # Not the mirror that it was built from: that may be frozen, near, or have a password in it.
     as_root rm -rf "$1"/etc/apt/sources.list.d/*
     sources | as_root tee "$1/etc/apt/sources.list" >/dev/null
-    [ -z "$FILES" ] || as_root cp -R --no-preserve=ownership "$FILES/." "$1/"
+    [ -z "$FILES" ] || put_files "$1"
+}
+
+# put_files TREE: what is in FILES, as root's. Unpacked by the tree's own tar inside of it, as its links lead to this machine's
+# files otherwise (/etc/localtime): a file stands in the place of a link, a directory goes where a link leads.
+put_files() {
+    as_root tar -C "$FILES" --owner=0 --group=0 --numeric-owner -cf - . |
+        in_tree "$1" tar -C / --no-same-owner --no-overwrite-dir --keep-directory-symlink -xpf - >&2
 }
 
 # sources: of the image's apt. Firmware that was packed gets its updates, too.

@@ -12,7 +12,7 @@ use super::{Plan, clear, keep, preserve, target, tree_root};
 use crate::config::request::{DiskInstall, Named, Request, Then};
 use crate::config::wire::{BootPolicy, Guids, RecordPolicy, Wipe};
 use crate::host::tables::TablePartition;
-use crate::host::{Disk, Facts, Firmware, RecordIdentity};
+use crate::host::{Disk, DiskKind, Facts, Firmware, RecordIdentity};
 use crate::image::record::DiskIdentity;
 use crate::units::{Bytes, MIB, SectorSize};
 use ending::{boot_entry, handoff, start_installed};
@@ -55,6 +55,7 @@ pub fn install(
         });
     }
     notes.extend(target::notes(&install.select, disk, facts, owner));
+    notes.extend(keep::warning_of_another_claim(&kept, disk, &request.claim));
     let target = target_of(disk);
     let record = RecordIdentity {
         identity: identity.clone(),
@@ -108,6 +109,9 @@ pub fn install(
         first_boot = lasting.begin_first_boot();
         steps.extend(body(install, disk, record, (kept, first), &shape, lasting));
     }
+    if disk.kind == DiskKind::DeviceMapper && steps.iter().any(works_on_partitions) {
+        return Err(no_partitions(disk));
+    }
     steps.push(Step::CommitHead {
         record: keep_record,
     });
@@ -150,6 +154,24 @@ pub fn install(
         notes,
         drift: Vec::new(),
     })
+}
+
+fn works_on_partitions(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::OpenPartitions { .. } | Step::MakePartitions { .. }
+    )
+}
+
+/// BLKPG is nothing that device-mapper knows: kpartx(8) makes a map for each partition instead.
+fn no_partitions(disk: &Disk) -> Refusal {
+    Refusal::Partitions {
+        what: format!(
+            "what is asked for is work on partitions, and the kernel gives none to {}, a device-mapper device: only a disk image as it is can be written there",
+            disk.name
+        ),
+        next: "leave out `disk.grow`, `disk.partitions`, `disk.files`, `disk.kernelArguments`, `ignition` and `preserve`, or install on one path of the disk, with the others disconnected",
+    }
 }
 
 /// The step that provides paths which last, if there are any.

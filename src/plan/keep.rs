@@ -164,6 +164,31 @@ pub fn decide(patterns: &[Named], disk: &Disk) -> Result<Decision, Refusal> {
     Ok(Decision { kept, first, notes })
 }
 
+/// Says so where partitions are kept that another claim's system left: what is on them is handed over.
+pub fn warning_of_another_claim(
+    kept: &[TablePartition],
+    disk: &Disk,
+    claim: &str,
+) -> Option<String> {
+    let (RecordFound::Mark(left) | RecordFound::Installed(left)) = &disk.record else {
+        return None;
+    };
+    if kept.is_empty() || left.claim.is_empty() || left.claim == claim {
+        return None;
+    }
+    let names: Vec<String> = kept.iter().map(describe).collect();
+    let whose = if claim.is_empty() {
+        "nobody in particular".to_owned()
+    } else {
+        format!("{claim:?}")
+    };
+    Some(format!(
+        "{} was {:?}'s, and this installation is for {whose}, who gets what is on it: leave `disk.keep` out where that must not be",
+        names.join(", "),
+        left.claim
+    ))
+}
+
 /// Whether the mark names partitions that were kept: some copy of a table lists them as long as nothing is lost.
 fn has_kept(record: &RecordFound) -> bool {
     matches!(record, RecordFound::Mark(mark) if !mark.kept.is_empty())

@@ -225,6 +225,12 @@ impl Root {
     /// # Errors
     /// `ELOOP` after [`LINKS`] links; whatever reading one of them answers.
     pub fn real_path(&self, path: &Path) -> Result<PathBuf> {
+        self.way(path, &mut |_| true)
+    }
+
+    /// As [`Root::real_path`], where `trusts` is asked for the directory of each link: one that is in a directory which is
+    /// not trusted is an error (`ELOOP`).
+    pub fn way(&self, path: &Path, trusts: &mut dyn FnMut(&OwnedFd) -> bool) -> Result<PathBuf> {
         let parts = |path: &Path| -> Vec<OsString> {
             path.components()
                 .rev()
@@ -246,6 +252,9 @@ impl Root {
                             return Err(self.error("looking up", path, Errno::ELOOP));
                         }
                         Ok(link) => {
+                            if !trusts(&self.handle(&real, Walk::NoLinks)?) {
+                                return Err(self.error("following a link at", &next, Errno::ELOOP));
+                            }
                             links += 1;
                             left.extend(parts(Path::new(&link)));
                         }

@@ -80,9 +80,10 @@ fn atime(flags: MountFlags) -> crate::sys::detached::Atime {
 }
 
 /// The target in the root, made where it is missing. Links of the image are followed inside the root, but not to
-/// where nothing may be preserved.
+/// where nothing may be preserved; those of what is mounted there already are not.
 fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
     let path = &binding.target;
+    only_the_images_links(root, path)?;
     let is_file = binding.attach == Attach::File;
     let handle = match root.handle(path, Walk::InRoot) {
         Ok(handle) => handle,
@@ -94,6 +95,26 @@ fn target(binding: &Binding, root: &Root) -> Result<OwnedFd> {
     };
     must_fit(binding, root, &handle)?;
     Ok(handle)
+}
+
+/// Refuses a way to `path` over a link in what is mounted in `root`: a preserved path above, whose users may have made
+/// one to wherever they like.
+fn only_the_images_links(root: &Root, path: &Path) -> Result<()> {
+    let of_class = |error: beneath::Error| error.of_class(Class::Preserve);
+    let image = mount_id(
+        &root
+            .handle(Path::new("/"), Walk::NoLinks)
+            .map_err(of_class)?,
+    )?;
+    let mut trusts = |directory: &OwnedFd| mount_id(directory).is_ok_and(|id| id == image);
+    match root.way(path, &mut trusts) {
+        Ok(_) => Ok(()),
+        Err(error) if error.errno == Errno::ELOOP => Err(error.of_class(Class::Preserve).hint(format!(
+            "{} goes over a link that the image does not have: look who made it, and name the place itself as `target`",
+            path.display()
+        ))),
+        Err(error) => Err(of_class(error)),
+    }
 }
 
 /// Whether `binding` has its place in `root`, or it can be made; nothing is.

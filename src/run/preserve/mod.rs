@@ -19,6 +19,7 @@ pub mod remove;
 mod same_place;
 pub mod seed;
 pub mod source;
+mod trusted;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};

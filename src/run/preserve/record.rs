@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::source::Source;
+use super::trusted::must_be_roots;
 use crate::config::request::preserve::HIDDEN;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::sys::beneath::Walk;
@@ -149,6 +150,12 @@ pub fn all(source: &Source) -> Result<Vec<Record>> {
         Err(error) if error.errno == Errno::ENOENT => return Ok(Vec::new()),
         Err(error) => return Err(error.of_class(Class::Preserve)),
     };
+    let hidden = source
+        .root
+        .handle(Path::new(HIDDEN), WALK)
+        .map_err(|error| error.of_class(Class::Preserve))?;
+    must_be_roots(&hidden, Path::new(HIDDEN), &source.name)?;
+    must_be_roots(&listing, &directory, &source.name)?;
     let mut entries = Dir::from_fd(listing).context(Class::Preserve, || "listing the records")?;
     let mut records = Vec::new();
     for entry in entries.iter() {
@@ -159,10 +166,10 @@ pub fn all(source: &Source) -> Result<Vec<Record>> {
             continue;
         }
         let path = directory.join(&name);
-        let text = source
-            .root
-            .read(&path, WALK, LIMIT)
-            .map_err(|e| e.of_class(Class::Preserve))?;
+        let of_class = |error: crate::sys::beneath::Error| error.of_class(Class::Preserve);
+        let file = source.root.handle(&path, WALK).map_err(of_class)?;
+        must_be_roots(&file, &path, &source.name)?;
+        let text = source.root.read(&path, WALK, LIMIT).map_err(of_class)?;
         let record = parse(&text).map_err(|why| refused(&path, &source.name, &why))?;
         records.push(record);
         if records.len() > RECORDS {

@@ -25,8 +25,12 @@ pub fn edit(text: &str, lines: &[Line]) -> (String, Vec<String>) {
     let mut out = String::new();
     let mut gone = Vec::new();
     let mut ours = false;
-    for line in text.lines() {
+    for (at, line) in text.lines().enumerate() {
         if line.trim() == BEGIN {
+            if !text.lines().skip(at).any(|l| l.trim() == END) {
+                // A block without an end would take the rest with it.
+                continue;
+            }
             ours = true;
         }
         if !ours {
@@ -72,9 +76,31 @@ fn conflicts(line: &str, ours: &[Line]) -> bool {
         "" => "/",
         target => target,
     };
+    let is_fat = fields.next() == Some("vfat");
     ours.iter().any(|line| line.target == target)
         // The EFI system partition has one place; another one waits for a disk that is not there.
         || ["/efi", "/boot/efi"].contains(&target)
+        || (is_fat && target == "/boot")
+}
+
+/// Lines that wait for a device which is none of ours: systemd gives it 90 seconds, and the system up without it
+/// (systemd.mount(5), `nofail`).
+pub fn elsewhere(text: &str, ours: &[Line]) -> Vec<String> {
+    let names_a_device = |source: &str| {
+        ["UUID=", "LABEL=", "PARTUUID=", "PARTLABEL=", "/dev/"]
+            .iter()
+            .any(|kind| source.starts_with(kind))
+    };
+    let waits = |line: &&str| {
+        let mut fields = line.split_whitespace();
+        let source = fields.next().unwrap_or_default();
+        let options = fields.nth(2).unwrap_or_default();
+        names_a_device(source)
+            && !options.split(',').any(|o| o == "nofail" || o == "noauto")
+            && !ours.iter().any(|line| line.source == source)
+    };
+    let found = text.lines().filter(waits);
+    found.map(|line| line.trim().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -106,6 +132,26 @@ mod tests {
              # ironroot begin\nPARTUUID=a / ext4 defaults 0 1\nPARTUUID=b /boot/efi vfat umask=0077 0 2\n# ironroot end\n"
         );
         assert_eq!(gone, ["UUID=1  /  xfs  defaults 0 0", "LABEL=x /efi/ vfat"]);
+    }
+
+    #[test]
+    fn a_block_without_an_end_takes_nothing_with_it() {
+        let text = "tmpfs /tmp tmpfs\n# ironroot begin\nLABEL=data /srv ext4\n";
+        let (edited, gone) = edit(text, &lines());
+        assert!(edited.starts_with("tmpfs /tmp tmpfs\nLABEL=data /srv ext4\n# ironroot begin\n"));
+        assert!(gone.is_empty());
+    }
+
+    #[test]
+    fn lines_that_wait_for_other_devices_are_named() {
+        let text = "UUID=1234-ABCD /boot vfat defaults 0 2\nUUID=2 none swap sw\n/dev/sda3 /home ext4\n\
+                    LABEL=x /srv ext4 noatime,nofail\n#UUID=3 /x ext4\nproc /proc proc\nLABEL=y /y ext4 noauto\n";
+        let (edited, gone) = edit(text, &lines());
+        assert_eq!(gone, ["UUID=1234-ABCD /boot vfat defaults 0 2"]);
+        assert_eq!(
+            elsewhere(&edited, &lines()),
+            ["UUID=2 none swap sw", "/dev/sda3 /home ext4"]
+        );
     }
 
     proptest! {

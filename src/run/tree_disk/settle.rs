@@ -61,6 +61,12 @@ pub fn settle(
             printable(&line)
         ));
     }
+    for line in fstab::elsewhere(&after, &lines) {
+        reporter.warn(format!(
+            "/etc/fstab of the tree: {} is for another device. A machine that has none waits 90 seconds for it and stops: add nofail there, or leave it out",
+            printable(&line)
+        ));
+    }
     rooted::write(tree, Path::new(FSTAB), after.as_bytes())?;
     // Empty, not absent: each machine gets an id of its own, and a system that is read-only for now can mount one
     // over it (machine-id(5)).
