@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use super::candidates;
+use super::contents::{Agreed, agreed};
 use super::{
     Attach, Binding, Decided, SourceDevice, Trouble, binding_of, create, decide_among, shared, sort,
 };
@@ -110,8 +111,14 @@ pub fn decide(
             lasting.bindings.push(*binding);
         }
     }
-    for entry in fresh {
-        add(request, entry, disk, added, &mut lasting)?;
+    for entry in &fresh {
+        let users: Vec<(usize, &Preserved)> = fresh
+            .iter()
+            .filter(|other| other.source == entry.source)
+            .map(|other| (0, *other))
+            .collect();
+        let agreed = agreed(&users).map_err(|trouble| refuse(entry, trouble))?;
+        add(request, (entry, &agreed), disk, added, &mut lasting)?;
     }
     sort_bindings(&mut lasting.bindings);
     Ok(lasting)
@@ -279,10 +286,10 @@ fn survivors(facts: &Facts, disk: &Disk, kept: &[TablePartition]) -> Facts {
     facts
 }
 
-/// A path on a partition that does not exist yet.
+/// A path on a partition that does not exist yet, of which all its users say this.
 fn add(
     request: &Request,
-    entry: &Preserved,
+    (entry, agreed): (&Preserved, &Agreed),
     disk: &Disk,
     added: &[Addition],
     lasting: &mut Lasting,
@@ -292,7 +299,7 @@ fn add(
     };
     let wanted = Named::Label(addition.label.clone());
     let made = addition.filesystem;
-    let filesystem = match (made, entry.filesystem) {
+    let filesystem = match (made, agreed.inside.filesystem) {
         (Some(made), Some(other)) if made != other => {
             return Err(refuse(
                 entry,
@@ -306,7 +313,7 @@ fn add(
         (Some(fs), _) | (None, Some(fs)) => fs,
         (None, None) => NewFileSystem::Ext4,
     };
-    let format = match (made, entry.format) {
+    let format = match (made, agreed.inside.format) {
         (Some(_), _) => None,
         (None, true) => Some(filesystem),
         (None, false) => {
@@ -338,6 +345,11 @@ fn add(
         .find(|s| s.on_target.as_ref() == Some(&wanted));
     let number = if let Some(source) = known {
         source.required |= entry.required;
+        for word in &entry.options.file_system {
+            if !source.options.iter().any(|known| known == word) {
+                source.options.push((*word).to_owned());
+            }
+        }
         source.number
     } else {
         let number = lasting.sources.len();

@@ -413,3 +413,38 @@ fn a_partition_that_is_added_is_the_only_one_of_its_name() {
     assert!(found.as_ref().is_err_and(Trouble::may_heal), "{found:?}");
     assert_eq!(decide(&by_size, vec![bare()], &[], true), Ok(1));
 }
+
+/// Of a partition that is made, no entry is dropped in favour of the first.
+#[test]
+fn entries_on_a_partition_that_is_added_add_up() {
+    use crate::config::quantity::{Amount, SizeText};
+    use crate::config::request::Addition;
+    let added = [Addition {
+        label: "state".to_owned(),
+        size: SizeText::Amount(Amount::Bytes(Bytes(8 * MIB))),
+        kind: "0fc63daf-8483-4772-8e79-3d69d8477de4".to_owned(),
+        filesystem: None,
+    }];
+    let decide = |second: &str| {
+        let text = format!(
+            r#"{{"apiVersion":"ironroot.dev/v1alpha1","kind":"BootConfig","image":{{"url":"https://h/x"}},
+            "disk":{{"select":{{"serial":"S"}},"partitions":[{{"label":"state","size":"8MiB"}}]}},
+            "preserve":[{{"target":"/a","source":{{"partlabel":"state"}},"subdir":"a","options":["discard"]}},
+            {{"target":"/b","source":{{"partlabel":"state"}},"subdir":"b","format":"IfBlank","filesystem":"ext4",
+            "options":["discard","lazytime"]}}{second}]}}"#
+        );
+        let request = interpret(&parse::parse(text.as_bytes()).unwrap()).unwrap();
+        let facts = Facts {
+            disks: vec![disk("sda", 0)],
+            ..Facts::default()
+        };
+        lasting::decide(&request, &facts, &facts.disks[0], &[], &added)
+    };
+    let lasting = decide("").unwrap();
+    assert_eq!(lasting.sources.len(), 1);
+    assert_eq!(lasting.sources[0].options, ["discard", "lazytime"]);
+    assert_eq!(lasting.sources[0].format, Some(NewFileSystem::Ext4));
+    let other =
+        r#",{"target":"/c","source":{"partlabel":"state"},"subdir":"c","filesystem":"xfs"}"#;
+    assert!(decide(other).is_err());
+}

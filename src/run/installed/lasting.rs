@@ -28,6 +28,9 @@ use crate::sys::block;
 /// hides it.
 const STATE: &str = "/run/ironroot/state";
 
+/// How long a boot waits for a disk without which it goes on: as long as `wait` in an initrd.
+const OPTIONAL_SECONDS: u32 = 30;
+
 const FSTAB: &str = "/etc/fstab";
 
 /// Provides the paths of `bindings` on `sources` for the mounted `system`, whose disk has these partitions.
@@ -267,26 +270,7 @@ fn lines(open: &[(Source, SourceDevice, String)], kept: &[&Binding]) -> Vec<Stri
         if users.is_empty() {
             continue;
         }
-        let mut options = vec![if device.read_only { "ro" } else { "rw" }.to_owned()];
-        // What a path needs, its file system has to allow.
-        if users.iter().all(|b| b.flags.nosuid) {
-            options.push("nosuid".to_owned());
-        }
-        if users.iter().all(|b| b.flags.nodev) {
-            options.push("nodev".to_owned());
-        }
-        if device.filesystem == "ext4" {
-            // As in a session, and whatever the image's own lines have: damage that shows later must not grow.
-            options.push("errors=remount-ro".to_owned());
-        }
-        options.extend(device.options.iter().cloned());
-        if !device.required {
-            options.push("nofail".to_owned());
-            // What is optional is waited for as well (see `line`), and not for systemd's 90 seconds.
-            options.push("x-systemd.device-timeout=30s".to_owned());
-        }
-        // For who mounts by fstab and is no systemd: below /run nobody has made it.
-        options.push("x-mount.mkdir".to_owned());
+        let options = source_options(device, &users);
         // fsck(8) in the second round, for what has one that does something at boot.
         let pass = match device.filesystem.as_str() {
             "ext4" | "vfat" => 2,
@@ -303,6 +287,31 @@ fn lines(open: &[(Source, SourceDevice, String)], kept: &[&Binding]) -> Vec<Stri
         lines.push(line(binding));
     }
     lines
+}
+
+fn source_options(device: &SourceDevice, users: &[&&Binding]) -> Vec<String> {
+    let mut options = vec![if device.read_only { "ro" } else { "rw" }.to_owned()];
+    // What a path needs, its file system has to allow.
+    if users.iter().all(|b| b.flags.nosuid) {
+        options.push("nosuid".to_owned());
+    }
+    if users.iter().all(|b| b.flags.nodev) {
+        options.push("nodev".to_owned());
+    }
+    if device.filesystem == "ext4" {
+        // As in a session, and whatever the image's own lines have: damage that shows later must not grow.
+        options.push("errors=remount-ro".to_owned());
+    }
+    options.extend(device.options.iter().cloned());
+    if !device.required {
+        options.push("nofail".to_owned());
+        // The paths on it are there before local-fs.target, which waits that long for a disk that has gone, and
+        // not systemd's 90 s.
+        options.push(format!("x-systemd.device-timeout={OPTIONAL_SECONDS}s"));
+    }
+    // For who mounts by fstab and is no systemd: below /run nobody has made it.
+    options.push("x-mount.mkdir".to_owned());
+    options
 }
 
 /// How fstab names the device.
@@ -351,7 +360,8 @@ fn line(binding: &Binding) -> String {
     options.push(format!("x-systemd.requires-mounts-for={}", shown(place)));
     if !binding.required {
         options.push("nofail".to_owned());
-        // With `nofail`, systemd starts services beside it: what they wrote before would be hidden.
+        // `nofail` takes the order away too (systemd: fstab-generator): what a service has written in the image's own
+        // directory would be hidden.
         options.push("x-systemd.before=local-fs.target".to_owned());
     }
     format!("{what} {target} {kind} {} 0 0", options.join(","))
@@ -376,4 +386,48 @@ fn flags(flags: MountFlags) -> Vec<String> {
         all.push("nodiratime".to_owned());
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::DevNum;
+    use crate::image::record::DiskIdentity;
+    use crate::units::Bytes;
+
+    #[test]
+    fn a_boot_waits_for_an_optional_disk_but_not_long() {
+        let optional = SourceDevice {
+            number: 0,
+            name: "sdb1".to_owned(),
+            path: "/dev/sdb1".into(),
+            dev: DevNum::default(),
+            size: Bytes(1 << 30),
+            disk: DiskIdentity::default(),
+            wanted: "partlabel=state".to_owned(),
+            filesystem: "ext4".to_owned(),
+            uuid: None,
+            partuuid: None,
+            on_target: None,
+            made: None,
+            format: None,
+            luks: None,
+            read_only: false,
+            options: Vec::new(),
+            required: false,
+        };
+        let required = SourceDevice {
+            required: true,
+            ..optional.clone()
+        };
+        let words = |device| source_options(device, &[]).join(",");
+        assert_eq!(
+            words(&optional),
+            "rw,nosuid,nodev,errors=remount-ro,nofail,x-systemd.device-timeout=30s,x-mount.mkdir"
+        );
+        assert_eq!(
+            words(&required),
+            "rw,nosuid,nodev,errors=remount-ro,x-mount.mkdir"
+        );
+    }
 }
