@@ -439,6 +439,57 @@ fn the_rest_goes_to_the_one_that_wants_it_and_a_file_serves_too() {
     );
 }
 
+/// The second header of an encrypted volume is far behind the first, and no table names its partition any more.
+#[test]
+fn nothing_of_what_lay_there_shows_in_an_added_partition() {
+    let image = Image::ext4(24, 512);
+    let disk = LoopDevice::blank(96);
+    let volume = image.directory.path().join("volume");
+    let file = File::create(&volume).unwrap();
+    file.set_len(40 * MIB).unwrap();
+    let key = image.directory.path().join("key");
+    std::fs::write(&key, "secret").unwrap();
+    let options = "-q luksFormat --type luks2 --luks2-metadata-size 4m --pbkdf pbkdf2 --pbkdf-force-iterations 1000";
+    let places = [
+        "--key-file",
+        key.to_str().unwrap(),
+        volume.to_str().unwrap(),
+    ];
+    let all: Vec<&str> = options.split(' ').chain(places).collect();
+    tool("cryptsetup", &all);
+    let at = format!("of={}", disk.arg());
+    let from = format!("if={}", volume.display());
+    // Without the first header.
+    tool(
+        "dd",
+        &[
+            &from,
+            &at,
+            "bs=1M",
+            "skip=1",
+            "seek=25",
+            "conv=notrunc,fsync",
+            "status=none",
+        ],
+    );
+    let probe = || {
+        let probed = std::process::Command::new("blkid")
+            .args(["-p", "-O", "25165824", "-S", "41943040", disk.arg()])
+            .output()
+            .unwrap();
+        String::from_utf8(probed.stdout).unwrap()
+    };
+    assert!(probe().contains("crypto_LUKS"), "{}", probe());
+    let keys = json!({ "overwrite": "Always", "partitions": [{ "label": "a", "size": "40MiB" }] });
+    image.config(&disk, &keys).install(&[]).succeeded();
+    assert_eq!(places_of(&disk)[1], (2, 24, 64, "a".to_owned()));
+    assert_eq!(probe(), "");
+}
+
+fn places_of(disk: &LoopDevice) -> Vec<(u32, u64, u64, String)> {
+    places(&gpt(disk))
+}
+
 #[test]
 fn what_does_not_fit_is_refused_before_the_first_write() {
     let image = Image::ext4(24, 512);

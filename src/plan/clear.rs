@@ -69,6 +69,17 @@ pub fn spans(disk: &Disk, spare: &[Span]) -> Vec<Span> {
     out
 }
 
+/// The places within a new partition from `start` to `end` where a probe would still see what lay there before.
+pub fn ends(start: u64, end: u64) -> Vec<Span> {
+    let deep = DEEP.map(|at| (start.saturating_add(at), PAGE));
+    let places = [(start, MIB), (end.saturating_sub(TAIL).max(start), TAIL)];
+    let mut out = Vec::new();
+    for (at, length) in places.into_iter().chain(deep) {
+        without(at, at.saturating_add(length).min(end), &[], &mut out);
+    }
+    out
+}
+
 /// The whole disk, LBA 0 first, without the place of the mark and what lies in `spare`.
 pub fn whole(disk: &Disk, spare: &[Span]) -> Vec<Span> {
     let mut out = Vec::new();
@@ -230,12 +241,28 @@ mod tests {
             768 << 10,
             4096,
         ];
-        for (start, end) in [(start, start + length), (0, disk.size.0)] {
+        let new = ends(start, start + length);
+        let of = [
+            (&spans, start, start + length),
+            (&spans, 0, disk.size.0),
+            (&new, start, start + length),
+        ];
+        for (spans, start, end) in of {
             for at in head {
-                assert!(covered(&spans, start + at), "{at:#x} from {start}");
+                assert!(covered(spans, start + at), "{at:#x} from {start}");
             }
             for back in tail {
-                assert!(covered(&spans, end - back), "{back:#x} before {end}");
+                assert!(covered(spans, end - back), "{back:#x} before {end}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_ends_of_a_new_partition_lie_within_it(start in MIB..(1 << 40), length in 0u64..(16 * MIB)) {
+            for span in ends(start, start + length) {
+                prop_assert!(span.length.0 > 0 && span.start.0 >= start);
+                prop_assert!(span.start.0 + span.length.0 <= start + length);
             }
         }
     }

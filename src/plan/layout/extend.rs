@@ -1,11 +1,12 @@
 //! A partition of the image that grows, and partitions that are added behind the image's.
 
 use super::entry::{Entries, Entry};
-use super::space::{self, ALIGNMENT, Extent, align_down, align_up, gaps};
+use super::space::{self, Extent, align_down, align_up, gaps};
 use super::{Shape, extent, sane};
 use crate::config::request::Named;
 use crate::config::request::preserve::NewFileSystem;
 use crate::host::tables::TablePartition;
+use crate::plan::clear;
 use crate::plan::refusal::Refusal;
 use crate::plan::step::{Span, Target};
 use crate::units::{Bytes, MIB};
@@ -173,21 +174,8 @@ fn wanted<'a>(
     }
 }
 
-/// Both ends of each added partition: an older file system at the same place must not be found in it.
+/// What is zeroed in each added partition: an older file system at the same place must not be found in it.
 pub fn fresh(added: &[Added]) -> Vec<Span> {
-    let span = |start: u64| Span {
-        start: Bytes(start),
-        length: Bytes(ALIGNMENT),
-    };
-    added
-        .iter()
-        .flat_map(|a| {
-            let last = a.place.end.saturating_sub(ALIGNMENT).max(a.place.start);
-            let mut spans = vec![span(a.place.start)];
-            if last > a.place.start {
-                spans.push(span(last));
-            }
-            spans
-        })
-        .collect()
+    let places = added.iter().map(|a| a.place);
+    places.flat_map(|p| clear::ends(p.start, p.end)).collect()
 }

@@ -31,14 +31,15 @@ use super::partitions::Shared;
 use super::target_disk::TargetDisk;
 use super::{kept, make_filesystem, source_disk};
 use crate::error::{Class, Failure, Result};
-use crate::plan::layout::{Layout, Shape, extend};
+use crate::plan::clear;
+use crate::plan::layout::{Layout, Shape};
 use crate::plan::memory_root::Lengths;
 use crate::plan::step::Target;
 use crate::plan::tree_layout::{self, NewTable};
 use crate::plan::tree_root::{self, NewFileSystemKind, RunningRoot, TreeImage};
 use crate::report::Reporter;
 use crate::stream::{Block, Budget, ImageStream, Location, Purpose, Verified};
-use crate::units::Bytes;
+use crate::units::{Bytes, MIB};
 
 /// The image of a tree whose first block is here.
 #[derive(Debug)]
@@ -188,8 +189,13 @@ impl OpenedTree {
 
     /// Makes the kernel know its partitions; of what is kept, only those of `also`.
     pub fn make_partitions(self, also: &[u32]) -> Result<PartitionedTree> {
-        for span in extend::fresh(&self.layout().added) {
-            self.disk.zero(span)?;
+        // All but what is kept is new: a tree's own partitions have no more of an image's bytes than added ones.
+        for place in places(self.layout(), &[]) {
+            let end = place.start.0.saturating_add(place.size.0);
+            // The mark stands below the first MiB.
+            for span in clear::ends(place.start.0.max(MIB), end) {
+                self.disk.zero(span)?;
+            }
         }
         let places = places(self.layout(), also);
         Ok(PartitionedTree {
