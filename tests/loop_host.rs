@@ -184,6 +184,28 @@ fn what_mkfs_makes_is_what_blkid_sees() {
 }
 
 #[test]
+fn a_file_system_that_lost_both_ends_is_not_blank() {
+    let formats = [
+        (16, "mkfs.ext4 -q -b 1024 $F", "backup superblock of ext4"),
+        (96, "mkfs.ext2 -q -b 2048 $F", "backup superblock of ext4"),
+        (320, "mkfs.ext4 -q -b 4096 $F", "backup superblock of ext4"),
+        (320, "mkfs.btrfs -q $F", "backup superblock of btrfs"),
+        (320, "mkfs.xfs -q $F", "backup superblock of xfs"),
+        (333, "mkfs.xfs -q $F", "backup superblock of xfs"),
+    ];
+    let ends = "dd if=/dev/zero of=$F bs=1M count=1 conv=notrunc status=none
+                dd if=/dev/zero of=$F bs=1M count=1 seek=$(($(stat -c %s $F) / 1048576 - 1)) conv=notrunc status=none";
+    for (mib, mkfs, expected) in formats {
+        let disk = Loop::made(mib, &format!("{mkfs} >&2\n{ends}"), "");
+        assert_eq!(disk.found(), [format!("{expected} on loop")], "{mkfs}");
+    }
+    // Where the copies have gone too, nothing brings it back.
+    let erased =
+        "mkfs.ext4 -q -b 4096 $F; dd if=/dev/zero of=$F bs=1M count=320 conv=notrunc status=none";
+    assert_eq!(Loop::made(320, erased, "").found(), [""; 0]);
+}
+
+#[test]
 fn a_gpt_that_the_kernel_does_not_read_is_read_with_its_partitions() {
     let made = Loop::made(
         64,

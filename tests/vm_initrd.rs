@@ -1,4 +1,4 @@
-//! ironroot as the helper inside the initrds that Debian's own builders make: dracut with each of its network programs,
+//! ironroot as the helper inside the initrds that Debian's and Ubuntu's builders make: dracut with each of its network programs,
 //! dracut without systemd, initramfs-tools. Machines boot from memory without `root=`, with a boot config at a name
 //! that only the lease's DNS server knows, or install a disk. tests/vm_initrd_fails.rs has what goes wrong.
 //!
@@ -93,6 +93,21 @@ fn matrix_dracut_106_runs_debian() {
     keeps_a_preserved_path("trixie-networkd", "trixie-networkd");
 }
 
+/// dracut 060 of Ubuntu 24.04, 110 of Ubuntu 26.04 and 112 of Debian 14, with their kernels and systemds.
+#[test]
+fn matrix_dracuts_of_other_distributions_keep_a_preserved_path() {
+    keeps_a_preserved_path("noble-networkd", "noble-networkd");
+    keeps_a_preserved_path("resolute-networkd", "resolute-networkd");
+    keeps_a_preserved_path("forky-networkd", "forky-networkd");
+}
+
+/// initramfs-tools of Ubuntu 24.04 and Debian 14.
+#[test]
+fn matrix_initramfs_tools_of_other_distributions_keeps_a_preserved_path() {
+    keeps_a_preserved_path("noble-tools", "noble-tools");
+    keeps_a_preserved_path("forky-tools", "forky-tools");
+}
+
 #[test]
 fn matrix_every_network_program_of_dracut() {
     runs("bookworm-network-legacy");
@@ -146,6 +161,16 @@ fn matrix_an_installed_system_boots_without_waiting_for_a_network() {
     assert!(seconds < 15.0, "{seconds} s: {console}");
 }
 
+const DRACUT: Initrd = Initrd("bookworm-networkd");
+const TOOLS: Initrd = Initrd("bookworm-tools");
+
+/// What is seen when the installed system's own kernel starts.
+const STARTS_ITS_KERNEL: [&str; 3] = [
+    "--until=loaded .*BOOTX64.EFI",
+    "--until=the installed system's own kernel starts now",
+    "--until=IRONROOT-TINY-BOOTED.*payload=ok",
+];
+
 /// What is seen when the machine restarts.
 const RESTARTS: [&str; 2] = [
     "--until=done: the machine restarts now",
@@ -155,18 +180,23 @@ const RESTARTS: [&str; 2] = [
 /// The helper installs, and restarts the machine as `then` says.
 #[test]
 fn matrix_dracut_installs_a_disk_and_restarts() {
-    installs_and("Reboot", "dracut-disk", &RESTARTS);
+    installs_and(DRACUT, "Reboot", "dracut-disk", &RESTARTS);
+}
+
+#[test]
+fn matrix_initramfs_tools_installs_a_disk_and_restarts() {
+    installs_and(TOOLS, "Reboot", "tools-disk", &RESTARTS);
+}
+
+#[test]
+fn matrix_initramfs_tools_installs_a_disk_and_starts_its_kernel() {
+    installs_and(TOOLS, "Kexec", "tools-kexec", &STARTS_ITS_KERNEL);
 }
 
 /// The helper loads the installed system's own kernel, and it runs.
 #[test]
 fn matrix_dracut_installs_a_disk_and_starts_its_kernel() {
-    let markers = [
-        "--until=loaded .*BOOTX64.EFI",
-        "--until=the installed system's own kernel starts now",
-        "--until=IRONROOT-TINY-BOOTED.*payload=ok",
-    ];
-    installs_and("Kexec", "dracut-kexec", &markers);
+    installs_and(DRACUT, "Kexec", "dracut-kexec", &STARTS_ITS_KERNEL);
 }
 
 /// The installed root has no modules for dracut's kernel: its own kernel is started, said so.
@@ -177,17 +207,17 @@ fn matrix_dracut_installs_a_disk_whose_root_does_not_fit_this_kernel() {
         "--until=the installed system's own kernel starts now",
         "--until=IRONROOT-TINY-BOOTED.*payload=ok",
     ];
-    installs_and("Boot", "dracut-boot", &markers);
+    installs_and(DRACUT, "Boot", "dracut-boot", &markers);
 }
 
-/// Installs the small system by the helper in dracut.
+/// Installs the small system by the helper in that initrd.
 #[track_caller]
-fn installs_and(then: &str, work: &'static str, markers: &[&str]) {
+fn installs_and(initrd: Initrd, then: &str, work: &'static str, markers: &[&str]) {
     let scenario = with_a_disk_for("tiny.raw.zst", work, 256 << 20);
     let mut config = installation("tiny.raw.zst");
     config["then"] = then.into();
     let words = served(&scenario, &config);
-    installs(Initrd("bookworm-networkd"), &scenario, &words, markers);
+    installs(initrd, &scenario, &words, markers);
     let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
     let image = std::fs::read(lab("tiny.raw")).unwrap();
     // The partitions; the tables are the disk's own. A system that was started has written to its root, the last of
@@ -279,4 +309,9 @@ fn matrix_dracut_installs_debian_with_a_preserved_path() {
 #[test]
 fn matrix_dracut_106_installs_debian_with_a_preserved_path() {
     installs_debian_with_a_preserved_path("trixie-networkd", "dracut-106-lasting");
+}
+
+#[test]
+fn matrix_initramfs_tools_installs_debian_with_a_preserved_path() {
+    installs_debian_with_a_preserved_path("bookworm-tools", "tools-lasting");
 }

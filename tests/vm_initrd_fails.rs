@@ -1,4 +1,4 @@
-//! What goes wrong inside the initrds that Debian's own builders make: ironroot's reason is on the console, then the
+//! What goes wrong inside the initrds that Debian's and Ubuntu's builders make: ironroot's reason is on the console, then the
 //! initrd's own emergency handling acts, and no disk is written.
 //!
 //! Needs root and the artifacts of `scripts/lab` (`scripts/test` makes them; those of `matrix_*` with --all).
@@ -274,8 +274,13 @@ fn matrix_a_disk_that_is_not_installed_in_dracut() {
     let failed = "--until=FAILED .code 12.";
     let options = [failed, emergency[0], emergency[1]];
     initrd.boot(&scenario, &words, &options).good();
+    has_a_mark_and_no_table(&scenario);
+}
+
+/// No boot code and no table, neither here nor at the end; the mark says whose unfinished work it is.
+#[track_caller]
+fn has_a_mark_and_no_table(scenario: &Scenario) {
     let disk = std::fs::read(scenario.file("disk.raw")).unwrap();
-    // No boot code and no table, neither here nor at the end; the mark says whose unfinished work it is.
     let zeros = |range: std::ops::Range<usize>| disk[range].iter().all(|byte| *byte == 0);
     assert!(zeros(0..(1 << 20) - 4096));
     assert!(!zeros((1 << 20) - 4096..1 << 20));
@@ -405,4 +410,59 @@ fn ended_while_at_work(initrd: Initrd) {
 #[test]
 fn matrix_ended_while_at_work_in_every_initrd() {
     every(ended_while_at_work);
+}
+
+/// The same while a disk is written: it does not boot, and says whose work was not finished.
+#[track_caller]
+fn ended_while_a_disk_is_written(initrd: Initrd) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = with_an_end(initrd, folder.path());
+    let scenario = Scenario::new(
+        "memory-initrd",
+        &["--work", "fails-writing", "--image", "debian.raw.zst"],
+    );
+    let _ = std::fs::remove_dir_all(scenario.file(""));
+    std::fs::create_dir_all(scenario.file("www")).unwrap();
+    let disk = std::fs::File::create(scenario.file("disk.raw")).unwrap();
+    disk.set_len(760 << 20).unwrap();
+    let config = serde_json::json!({
+        "apiVersion": "ironroot.dev/v1alpha1",
+        "kind": "BootConfig",
+        "image": {
+            "url": "http://boot.lab.example:8080/slow/debian.raw.zst",
+            "digest": initrd::digest("debian.raw.zst"),
+        },
+        "disk": { "select": { "serial": "initrd-disk" } },
+    });
+    let words = served(&scenario, &config);
+    let emergency = initrd.emergency();
+    let first = if stops_the_unit(initrd) {
+        "--until=Started.*emergency.service"
+    } else {
+        emergency[0]
+    };
+    let options = [
+        "--until=FAILED .code 17.",
+        "--until=LAB-ENDS-IT",
+        "--until=LAB-LEFT .*files=.*\\]",
+        first,
+        emergency[1],
+    ];
+    let console = initrd.boot_with(&scenario, &file, &words, &options).good();
+    assert!(
+        console.contains("ended by SIGTERM while at work"),
+        "{console}"
+    );
+    assert!(
+        console.contains("LAB-LEFT mounts=[] loops=[] files=[]"),
+        "{console}"
+    );
+    has_a_mark_and_no_table(&scenario);
+}
+
+#[test]
+fn matrix_ended_while_a_disk_is_written() {
+    for name in ["bookworm-networkd", "bookworm-no-systemd", "bookworm-tools"] {
+        ended_while_a_disk_is_written(Initrd(name));
+    }
 }

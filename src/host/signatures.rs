@@ -5,10 +5,11 @@
 //! operator can compare with `blkid -p` and `wipefs`.
 //!
 //! **Blank** means: no row matches anywhere, and the first and the last MiB are all zeros, or both are all ones
-//! (erased flash), the record area of [`crate::image::record`] aside, which has a verdict of its own. A few sectors
-//! of ones among zeros are somebody's data. A disk with other bytes there carries [`UNKNOWN`]: somebody's data in a format that is not in
+//! (erased flash), the record area of [`crate::image::record`] aside, which has a verdict of its own, and no copy of a
+//! superblock stands further in ([`copies`]). A few sectors of ones among zeros are somebody's data. A disk with other bytes there carries [`UNKNOWN`]: somebody's data in a format that is not in
 //! the table, or the remains that `wipefs` leaves behind (it only breaks the magic).
 
+pub mod copies;
 mod filesystems;
 mod label;
 pub mod media;
@@ -178,10 +179,10 @@ pub fn probe(file: &File, disk: &Disk, table: &Table, ours: bool) -> Contents {
         }
     }
     if contents.found.is_empty() && contents.unreadable.is_none() {
-        match is_blank(&whole, ours) {
-            Ok(true) if !ours => contents.blank.push(disk.name.clone()),
-            Ok(true) => {}
-            Ok(false) => contents.add(&disk.name, Found::new(UNKNOWN, None)),
+        match is_blank(&whole, ours).and_then(|blank| remains(&whole, blank)) {
+            Ok(None) if !ours => contents.blank.push(disk.name.clone()),
+            Ok(None) => {}
+            Ok(Some(what)) => contents.add(&disk.name, Found::new(what, None)),
             Err(error) => contents.error(&disk.name, &error),
         }
     }
@@ -216,9 +217,10 @@ impl Contents {
             if self.unreadable.is_some() || self.found.iter().any(|c| c.device == name) {
                 continue;
             }
-            match is_blank(&part, false) {
-                Ok(true) => self.blank.push(name),
-                Ok(false) => {}
+            match is_blank(&part, false).and_then(|blank| remains(&part, blank)) {
+                Ok(None) => self.blank.push(name),
+                Ok(Some(UNKNOWN)) => {}
+                Ok(Some(what)) => self.add(&name, Found::new(what, None)),
                 Err(error) => self.error(&name, &error),
             }
         }
@@ -358,6 +360,15 @@ impl Blank {
     /// Whether it is so and has ones.
     pub fn is_erased_flash(self) -> bool {
         self.ones && !self.zeros
+    }
+}
+
+/// What is there although no signature is: of a device whose ends are `blank` a copy further in.
+fn remains(media: &Media<'_>, blank: bool) -> io::Result<Option<&'static str>> {
+    if blank {
+        copies::find(media)
+    } else {
+        Ok(Some(UNKNOWN))
     }
 }
 

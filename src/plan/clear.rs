@@ -4,6 +4,7 @@
 use super::keep;
 use super::step::Span;
 use crate::host::Disk;
+use crate::host::signatures::copies;
 use crate::host::tables::TablePartition;
 use crate::image::record;
 use crate::units::{Bytes, MIB, SectorSize};
@@ -71,7 +72,9 @@ pub fn spans(disk: &Disk, spare: &[Span]) -> Vec<Span> {
 
 /// The places within a new partition from `start` to `end` where a probe would still see what lay there before.
 pub fn ends(start: u64, end: u64) -> Vec<Span> {
-    let deep = DEEP.map(|at| (start.saturating_add(at), PAGE));
+    let copies = copies::places(Bytes(end.saturating_sub(start)));
+    let deep = DEEP.into_iter().chain(copies);
+    let deep = deep.map(|at| (start.saturating_add(at / PAGE * PAGE), PAGE));
     let places = [(start, MIB), (end.saturating_sub(TAIL).max(start), TAIL)];
     let mut out = Vec::new();
     for (at, length) in places.into_iter().chain(deep) {
@@ -254,6 +257,10 @@ mod tests {
             for back in tail {
                 assert!(covered(spans, end - back), "{back:#x} before {end}");
             }
+        }
+        // What an old file system keeps further in would make the new partition look used.
+        for at in copies::places(Bytes(length)) {
+            assert!(covered(&new, start + at), "{at:#x} from {start}");
         }
     }
 

@@ -255,7 +255,7 @@ impl Refusal {
             }
             Refusal::Ours { why, .. } => why.next(),
             Refusal::Twice { .. } => {
-                "select one of them by serial, wwn or path, and erase the other if it is not needed (blkdiscard, or zeroing both ends)".to_owned()
+                "select one of them by serial, wwn or path, and erase the other if it is not needed (`blkdiscard`, or `blkdiscard -z` where it cannot discard)".to_owned()
             }
             Refusal::Left { .. } => {
                 "repair its table (sgdisk, gdisk) or erase the disk, or narrow the selector down to the one that is meant".to_owned()

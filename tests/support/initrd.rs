@@ -25,7 +25,7 @@ pub struct Initrd(pub &'static str);
 
 impl Initrd {
     /// Every one of them.
-    pub const ALL: [Initrd; 7] = [
+    pub const ALL: [Initrd; 12] = [
         Initrd("bookworm-networkd"),
         Initrd("bookworm-network-manager"),
         Initrd("bookworm-network-legacy"),
@@ -33,6 +33,11 @@ impl Initrd {
         Initrd("bookworm-tools"),
         Initrd("trixie-networkd"),
         Initrd("trixie-tools"),
+        Initrd("forky-networkd"),
+        Initrd("forky-tools"),
+        Initrd("noble-networkd"),
+        Initrd("noble-tools"),
+        Initrd("resolute-networkd"),
     ];
 
     pub fn is_of_initramfs_tools(self) -> bool {

@@ -5,6 +5,7 @@ use super::entry::{Entries, Entry};
 use super::gpt::{array_range, read_back};
 use super::header::Header;
 use super::sane;
+use crate::host::signatures::copies;
 use crate::plan::preserve::create::{ENTRIES, NewPartitions};
 use crate::plan::refusal::Refusal;
 use crate::plan::step::Span;
@@ -15,6 +16,8 @@ use crate::units::{Bytes, MIB, SectorSize};
 /// its first 4 MiB (the second header of LUKS2) and its last MiB.
 const CLEAR_HEAD: u64 = 8 * MIB;
 const CLEAR_TAIL: u64 = MIB;
+/// Zeroed where it may have kept a copy of its superblock.
+const PAGE: u64 = 4096;
 
 /// Whether the MBR before a GPT lists more than the one entry that protects it (UEFI specification 2.10, section 5.2.3).
 fn is_hybrid(head: &[u8]) -> bool {
@@ -28,7 +31,7 @@ pub type Write = (Bytes, Vec<u8>);
 /// All that is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit {
-    /// Zeroed and flushed first: both ends of each new partition.
+    /// Zeroed and flushed first: both ends of each new partition, and where an older file system kept copies.
     pub clear: Vec<Span>,
     /// What is written then, in this order. After each of these groups comes a flush: of a group, any part may be on
     /// the disk when the power goes.
@@ -109,6 +112,14 @@ pub fn edit(head: &[u8], new: &NewPartitions) -> Result<Edit, Refusal> {
             start: Bytes(tail),
             length: Bytes(end.saturating_sub(tail)),
         });
+        for at in copies::places(partition.size) {
+            let at = partition.start.0.saturating_add(at / PAGE * PAGE);
+            let length = end.saturating_sub(at).min(PAGE);
+            clear.push(Span {
+                start: Bytes(at),
+                length: Bytes(length),
+            });
+        }
     }
     let bare = header
         .clone()

@@ -112,7 +112,7 @@ impl Trouble {
                 "make a file system there, or set `format` to IfBlank and name it by partlabel, partuuid or disk"
             }
             Trouble::Occupied(_) => {
-                "name another place; what is there is not erased. Where it may be lost, erase it with blkdiscard, or zero both of its ends"
+                "name another place; what is there is not erased. Where it may be lost, erase it with `blkdiscard`, or `blkdiscard -z` where it cannot discard"
             }
             Trouble::Encrypted(_) => {
                 "set `luks.keyFile` to a key file in the initrd, or name another place; what is there is not erased"

@@ -236,7 +236,7 @@ fn pieces(
                     new.target
                 ),
             )
-            .hint("look at the disk on a running system; where all on it may be lost, clear it with `sgdisk --zap-all`, `wipefs -a` and zeros in its first and last MiB; nothing was written"));
+            .hint("look at the disk on a running system; where all on it may be lost, clear it with `blkdiscard`, or `blkdiscard -z` where it cannot discard; nothing was written"));
         }
         at = at.saturating_add(length);
     }
