@@ -194,8 +194,12 @@ fn the_order_of_writes_and_flushes() {
     let (middle, commit) = calls[8..].split_at(calls.len() - 8 - end.len());
     assert_eq!(commit, end);
     assert_eq!(middle.last(), Some(&Flush));
-    let cleared = middle.iter().position(|c| *c == Flush).unwrap();
-    for call in &middle[cleared..] {
+    // Of the old content the end, with the backup of its table, goes when all the rest is gone.
+    let mut cleared = (0..middle.len()).filter(|n| middle[*n] == Flush);
+    let (rest, last) = (cleared.next().unwrap(), cleared.next().unwrap());
+    let at_the_end = |c: &Call| matches!(c, Write(at, _) if *at >= 10 * MIB);
+    assert!(!middle[..rest].iter().any(at_the_end) && middle[rest..last].iter().any(at_the_end));
+    for call in &middle[last..] {
         if let Write(at, length) = call {
             assert!(
                 *at >= MIB && at + length <= tail,
@@ -220,6 +224,45 @@ fn killed_before_any_write_or_flush() {
             }
         }
     }
+}
+
+/// The table of the old system leads to the places where a probe would still find its partitions. Whenever the erasing
+/// of it ends, the next run finds them.
+#[test]
+fn nothing_old_shows_after_an_erasing_that_was_killed_before_any_write_or_flush() {
+    let old = |disk: &LoopDevice| {
+        let start = MIB * 12;
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(disk.path())
+            .unwrap();
+        let old = vec![PATTERN; 8 * MIB];
+        std::os::unix::fs::FileExt::write_all_at(&file, &old, start as u64).unwrap();
+        tool("sgdisk", &["-n1:12M:+8M", disk.arg()]);
+    };
+    let fresh = || {
+        let disk = LoopDevice::blank(24);
+        old(&disk);
+        Case::new(disk, 0, "Always")
+    };
+    let is_free = |case: &Case| {
+        let now = case.disk.bytes();
+        let ends = [12 * MIB..13 * MIB, 18 * MIB..20 * MIB];
+        ends.into_iter().all(|end| now[end].iter().all(|b| *b == 0))
+    };
+    let mut cut_short = 0;
+    for (call, count) in counts(&fresh()) {
+        for n in 1..=count {
+            println!("{call} {n} of {count}");
+            let case = fresh();
+            traced(&case, Some((call, n)));
+            cut_short += usize::from(!is_free(&case) && case.disk.bytes()[..512] == [0; 512]);
+            case.config().install(&[]).succeeded();
+            assert_complete_or_marked(&case, &case.disk.bytes());
+            assert!(is_free(&case), "{call} {n}");
+        }
+    }
+    assert!(cut_short > 2, "{cut_short}");
 }
 
 #[test]

@@ -20,16 +20,15 @@ const DEEP: [u64; 3] = [MIB, 2 * MIB, 4 * MIB];
 /// Zeroed at each of those.
 const PAGE: u64 = 4096;
 
-/// Head and tail of a disk, and of each of its old partitions, in the order in which they go: LBA 0 first,
-/// then the backup table, then the rest. The place of the mark and what lies in `spare` are left out. All
-/// within the disk and aligned to 4 KiB where the disk's own end, or `spare`, allows it.
+/// Head and tail of a disk, and of each of its old partitions, in the order in which they go: LBA 0 first, so that
+/// nothing boots, the backup table last: where a power cut ends this in between, it tells the next run where the old
+/// partitions were. An MBR has no backup. The place of the mark and what lies in `spare` are left out. All within the
+/// disk and aligned to 4 KiB where the disk's own end, or `spare`, allows it.
 pub fn spans(disk: &Disk, spare: &[Span]) -> Vec<Span> {
     let size = disk.size.0;
     let mut out = Vec::new();
     let mut add = |start: u64, end: u64| without(start, end.min(size), spare, &mut out);
     add(0, record::OFFSET);
-    // What reaches below 1 MiB was zeroed a line above, and the mark stands there now.
-    add(size.saturating_sub(TAIL).max(MIB), size);
     for at in DEEP {
         add(at, at.saturating_add(PAGE));
     }
@@ -67,6 +66,8 @@ pub fn spans(disk: &Disk, spare: &[Span]) -> Vec<Span> {
             round_up(end),
         );
     }
+    // What reaches below 1 MiB was zeroed at the beginning, and the mark stands there now.
+    add(size.saturating_sub(TAIL).max(MIB), size);
     out
 }
 
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn lba_0_goes_first_then_the_tail_then_old_partitions() {
+    fn lba_0_goes_first_and_the_tail_when_nothing_old_is_left() {
         let disk = Disk {
             size: Bytes(100 * MIB),
             partitions: vec![Partition {
@@ -200,12 +201,12 @@ mod tests {
                 .map(|s| s.start.0 / MIB)
                 .collect()
         };
-        assert_eq!(starts(&[]), [0, 98, 1, 2, 4, 10, 11, 12, 14, 28]);
+        assert_eq!(starts(&[]), [0, 1, 2, 4, 10, 11, 12, 14, 28, 98]);
         let kept = Span {
             start: Bytes(10 * MIB),
             length: Bytes(20 * MIB),
         };
-        assert_eq!(starts(&[kept]), [0, 98, 1, 2, 4]);
+        assert_eq!(starts(&[kept]), [0, 1, 2, 4, 98]);
         assert_eq!(
             whole(&disk, &[kept])
                 .iter()

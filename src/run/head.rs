@@ -205,15 +205,18 @@ pub fn replace_table(disk: &TargetDisk, layout: &Layout, first: Copy) -> Result<
     Ok(())
 }
 
-/// Zeroes the old content: the first span holds LBA 0 and is on the medium before the rest begins.
+/// Zeroes the old content ([`crate::plan::clear::spans`]): the first span holds LBA 0 and is on the medium before the
+/// rest begins; the last holds the backup table, which goes when all that it leads to is gone from the medium.
 pub fn clear(disk: &TargetDisk, spans: &[Span]) -> Result<()> {
-    let mut spans = spans.iter();
-    if let Some(first) = spans.next() {
-        disk.zero(*first)?;
-        disk.flush()?;
-    }
-    for span in spans {
+    let last = spans.len().saturating_sub(1);
+    for (number, span) in spans.iter().enumerate() {
+        if number == last && number > 1 {
+            disk.flush()?;
+        }
         disk.zero(*span)?;
+        if number == 0 {
+            disk.flush()?;
+        }
     }
     disk.flush()
 }
