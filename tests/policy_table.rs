@@ -199,7 +199,7 @@ fn policies_over_records_and_firmware() {
             [
                 "boot it, reboot",
                 "install, reboot",
-                "disk next, reboot",
+                "boot it, reboot",
                 "nothing, park",
                 "install, park",
                 "nothing, park",
@@ -262,6 +262,48 @@ fn none_never_writes_a_block_device_whatever_overwrite_says() {
             );
         }
     }
+}
+
+/// The disk that holds this very installation is started, whatever stands first in the boot order; on a machine that
+/// cannot be told so, from here. `then` ends nothing before that.
+#[test]
+fn none_starts_what_is_installed() {
+    let own = || RecordFound::Installed(record(&own_identity()));
+    for then in ["Reboot", "PowerOff", "Park", "Kexec", "Boot"] {
+        let request = request_then("None", "", then);
+        let plan = plan::plan(&request, &facts(own(), Firmware::Uefi)).unwrap();
+        assert!(!plan.is_destructive() && !plan.needs_image());
+        assert_eq!(word(&Ok(plan.clone())), "boot it, reboot", "{then}");
+        let started = plan
+            .steps
+            .iter()
+            .any(|s| matches!(s, Step::StartInstalled { .. }));
+        assert_eq!(started, ["Kexec", "Boot"].contains(&then), "{then}");
+
+        let plan = plan::plan(&request, &facts(own(), Firmware::Bios)).unwrap();
+        assert!(!plan.is_destructive() && !plan.needs_image());
+        assert!(
+            matches!(plan.steps.first(), Some(Step::StartInstalled { .. })),
+            "{then}: {:?}",
+            plan.lines()
+        );
+        // Nobody asks what comes next on a system that runs.
+        let running = Facts {
+            place: Place::Running,
+            ..facts(own(), Firmware::Uefi)
+        };
+        assert_eq!(word(&plan::plan(&request, &running)), "nothing, park");
+    }
+    // Two disks that say so: nobody guesses.
+    let mut two = facts(own(), Firmware::Uefi);
+    let second = Disk {
+        name: "sdb".to_owned(),
+        path: "/dev/sdb".into(),
+        ..two.disks[0].clone()
+    };
+    two.disks.push(second);
+    let refused = plan::plan(&request("None", ""), &two);
+    assert_eq!(word(&refused), "refused");
 }
 
 #[test]

@@ -25,9 +25,9 @@ use serde::Serialize;
 pub use refusal::Refusal;
 pub use step::{Handoff, Step};
 
-use crate::config::request::{Goal, Request};
+use crate::config::request::{Goal, Request, Then};
 use crate::config::wire::BootPolicy;
-use crate::host::Facts;
+use crate::host::{Facts, Place};
 
 /// What will be done, in order.
 #[derive(Clone, Debug, Serialize)]
@@ -77,6 +77,9 @@ impl Plan {
 
 /// Decides what will be done, or refuses.
 pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
+    if request.policy == BootPolicy::None {
+        return without_installing(request, facts);
+    }
     let install = match &request.goal {
         Goal::Nothing => return Ok(disk_boot::leave_alone(facts)),
         Goal::Memory(session) => return memory_root::session(request, session, facts),
@@ -86,7 +89,11 @@ pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
     if request.policy == BootPolicy::NetworkBootOnce {
         if let Some(disk) = target::installed(&install.select, facts, &identity)? {
             return Ok(disk_root::boot_installed(
-                request, install, facts, disk, &identity,
+                request.then,
+                install,
+                facts,
+                disk,
+                &identity,
             ));
         }
         // What cannot be read may hold this very installation.
@@ -98,4 +105,23 @@ pub fn plan(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
         }
     }
     disk_root::install(request, install, facts, identity)
+}
+
+/// Under [`BootPolicy::None`]: what the config describes is started where a disk holds it, else what the firmware has.
+fn without_installing(request: &Request, facts: &Facts) -> Result<Plan, Refusal> {
+    let install = request.disk().filter(|_| facts.place != Place::Running);
+    if let Some(install) = install {
+        let identity = identity::identity(request, &install.image);
+        if let Some(disk) = target::installed(&install.select, facts, &identity)? {
+            let then = match request.then {
+                start @ (Then::Boot | Then::Kexec | Then::Reboot) => start,
+                // There is nothing to do before the machine runs its system.
+                Then::PowerOff | Then::Park => Then::Reboot,
+            };
+            return Ok(disk_root::boot_installed(
+                then, install, facts, disk, &identity,
+            ));
+        }
+    }
+    Ok(disk_boot::leave_alone(facts))
 }

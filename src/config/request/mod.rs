@@ -62,7 +62,7 @@ pub struct Request {
 pub enum Goal {
     /// Touch nothing: only under [`wire::BootPolicy::None`].
     Nothing,
-    /// Install on a disk.
+    /// Install on a disk; under [`wire::BootPolicy::None`] start what is installed there.
     Disk(Box<DiskInstall>),
     /// Run from memory.
     Memory(Box<MemorySession>),
@@ -152,7 +152,7 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
     let nothing = config.boot_policy == wire::BootPolicy::None;
     let preserve = preserve::read(config, &mut problems);
     let goal = match (nothing, &config.disk, &config.memory) {
-        (true, _, _) => Some(Goal::Nothing),
+        (true, disk, memory) => Some(looked_for(config, disk.as_ref(), memory.is_some())),
         (false, Some(_), Some(_)) => {
             problems.add(
                 "memory",
@@ -233,6 +233,19 @@ pub fn interpret(config: &wire::BootConfig) -> Result<Request, Vec<Problem>> {
         on_failure: config.on_failure.then,
         wait: config.wait.map(|d| d.0),
     })
+}
+
+/// Under [`wire::BootPolicy::None`]: the installation that is started where a disk holds it. Nothing of it is carried out, so
+/// what is wrong with it is no problem; nor is it looked for then.
+fn looked_for(config: &wire::BootConfig, disk: Option<&wire::Disk>, in_memory: bool) -> Goal {
+    let Some(disk) = disk.filter(|_| config.image.is_some() && !in_memory) else {
+        return Goal::Nothing;
+    };
+    let mut problems = Problems(Vec::new());
+    match disk::read(config, disk, &mut problems) {
+        Some(install) if problems.0.is_empty() => Goal::Disk(Box::new(install)),
+        _ => Goal::Nothing,
+    }
 }
 
 fn then(config: &wire::BootConfig, problems: &mut Problems) -> Then {

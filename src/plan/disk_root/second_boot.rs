@@ -5,13 +5,13 @@ use super::super::step::{Esp, Handoff, Start, Step};
 use super::super::{Plan, disk_boot, drift, target};
 use super::ending::{boot_entry, handoff, start_installed};
 use super::{esp_in, target_of};
-use crate::config::request::{DiskInstall, Request, Then};
+use crate::config::request::{DiskInstall, Then};
 use crate::host::{Disk, DiskTries, Facts, Firmware, RecordFound};
 use crate::units::SectorSize;
 
-/// The steps that boot what is installed on `disk`: no block device is written.
+/// The steps that boot what is installed on `disk`, and end as `then` says: no block device is written.
 pub fn boot_installed(
-    request: &Request,
+    then: Then,
     install: &DiskInstall,
     facts: &Facts,
     disk: &Disk,
@@ -27,9 +27,9 @@ pub fn boot_installed(
     let can_be_told = facts.machine.firmware == Firmware::Uefi && install.efi.boot_next;
     let row = disk_boot::row(facts.machine.boot.as_ref(), facts.now);
     // A machine that was told before and is here again may have a disk that does not boot.
-    let counts = request.then == Then::Reboot && can_be_told;
+    let counts = then == Then::Reboot && can_be_told;
     let is_back = counts && row.count >= disk_boot::TOLD;
-    let start = match request.then {
+    let start = match then {
         Then::Boot => Some(Start::Root),
         Then::Kexec => Some(Start::Kexec),
         // A firmware that cannot be told to boot the disk next need not be asked.
@@ -60,7 +60,7 @@ pub fn boot_installed(
         steps.extend(start.and_then(started));
         // Only where that fails the run goes on.
         steps.extend(tell_again(install, facts, disk, row));
-        end = handoff(request.then);
+        end = handoff(then);
     } else {
         let entry = boot_entry(install.efi, facts, esp_of(disk), vec![]);
         steps.extend(entry.map(|mut step| {
@@ -83,10 +83,10 @@ pub fn boot_installed(
                 steps.extend(tell_again(install, facts, disk, row));
             }
         }
-        end = match request.then {
+        end = match then {
             // What starts nothing needs no firmware that can be told.
-            Then::PowerOff | Then::Park => handoff(request.then),
-            Then::Reboot | Then::Boot | Then::Kexec if can_be_told => handoff(request.then),
+            Then::PowerOff | Then::Park => handoff(then),
+            Then::Reboot | Then::Boot | Then::Kexec if can_be_told => handoff(then),
             Then::Reboot | Then::Boot | Then::Kexec => Handoff::Park {
                 reason: format!(
                     "{} holds this installation already; {}: put the disk first in the boot order",

@@ -1,5 +1,6 @@
 //! The file systems of the target's partitions, and which of them is the root.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,7 @@ use super::fstab::Spec;
 use crate::error::{Class, Context as _, Failure, Result};
 use crate::host::signatures;
 use crate::host::tables::{PartitionKind, Table, TablePartition};
+use crate::image::boot::versions;
 use crate::plan::memory_root::identify::{LINUX_DATA, root_guid};
 use crate::run::partitions::Node;
 use crate::sys::beneath::{Root, Walk};
@@ -138,14 +140,15 @@ pub enum RootByType {
     None,
     /// This one, by its PARTUUID.
     One(String),
-    /// Several, or one that cannot be looked into: why.
+    /// One that cannot be looked into: why.
     Unclear(String),
 }
 
 /// Says that a partition is not to be found by its type (UAPI.2, "Partition Attribute Flags").
 const NO_AUTO: u64 = 1 << 63;
 
-/// The root that systemd finds on a machine of `arch`.
+/// The root that systemd finds on a machine of `arch`: of several the one with the newest version for its name, of equal
+/// ones the first (UAPI.2, "Partition Names"; systemd: `partition_pick_label` of dissect-image.c).
 pub fn root_by_type(table: &Table, volumes: &[Volume], arch: &str) -> RootByType {
     let Some(guid) = root_guid(arch) else {
         return RootByType::None;
@@ -153,23 +156,23 @@ pub fn root_by_type(table: &Table, volumes: &[Volume], arch: &str) -> RootByType
     let is = |p: &&TablePartition| {
         matches!(&p.kind, PartitionKind::Guid(g) if g == guid) && p.attributes & NO_AUTO == 0
     };
-    let typed: Vec<&TablePartition> = table.partitions().iter().filter(is).collect();
-    match typed.as_slice() {
-        [] => RootByType::None,
-        [one] if volumes.iter().any(|v| v.number == one.number) => {
+    let name = |p: &TablePartition| p.name.clone().unwrap_or_default();
+    let newest =
+        table.partitions().iter().filter(is).reduce(|best, next| {
+            match versions::compare(&name(next), &name(best)) {
+                Ordering::Greater => next,
+                Ordering::Equal | Ordering::Less => best,
+            }
+        });
+    match newest {
+        None => RootByType::None,
+        Some(one) if volumes.iter().any(|v| v.number == one.number) => {
             RootByType::One(one.partuuid.clone())
         }
-        [one] => RootByType::Unclear(format!(
+        Some(one) => RootByType::Unclear(format!(
             "partition {} has the type of a root and holds no file system that is looked into",
             one.number
         )),
-        several => {
-            let numbers: Vec<String> = several.iter().map(|p| p.number.to_string()).collect();
-            RootByType::Unclear(format!(
-                "partitions {} have the type of a root",
-                numbers.join(", ")
-            ))
-        }
     }
 }
 
@@ -250,4 +253,73 @@ fn is_root(place: &Path) -> Result<bool> {
     Ok(SIGNS
         .iter()
         .any(|sign| root.entry(Path::new(sign), Walk::InRoot).is_ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::tables::{CopyState, Gpt};
+    use crate::units::{Bytes, MIB, SectorSize};
+
+    #[test]
+    fn of_several_roots_the_newest_version_is_the_one() {
+        let guid = root_guid("x86_64").unwrap();
+        let root_of = |names: &[(&str, u64)], readable: &[u32]| {
+            let partition = |(n, (name, attributes)): (usize, &(&str, u64))| TablePartition {
+                number: u32::try_from(n + 1).unwrap(),
+                name: (!name.is_empty()).then(|| (*name).to_owned()),
+                attributes: *attributes,
+                kind: PartitionKind::Guid(guid.to_owned()),
+                partuuid: format!("u{}", n + 1),
+                start: Bytes::ZERO,
+                size: Bytes(MIB),
+            };
+            let partitions = names.iter().enumerate().map(partition).collect();
+            let table = Table::Gpt(Gpt {
+                sector: SectorSize::S512,
+                disk_guid: String::new(),
+                protective: true,
+                primary: CopyState::Valid,
+                primary_end: Bytes::ZERO,
+                backup: CopyState::Valid,
+                copies_agree: true,
+                backup_lists: None,
+                backup_at_end: true,
+                usable: (34, 100),
+                entries: 128,
+                partitions,
+                flaws: Vec::new(),
+            });
+            let volume = |number: &u32| Volume {
+                number: *number,
+                path: PathBuf::new(),
+                filesystem: "ext4",
+                is_boot: false,
+                partlabel: None,
+                label: None,
+                kind: PartitionKind::Guid(guid.to_owned()),
+                partuuid: String::new(),
+                uuid: None,
+            };
+            let volumes: Vec<Volume> = readable.iter().map(volume).collect();
+            root_by_type(&table, &volumes, "x86_64")
+        };
+        let one = |partuuid: &str| RootByType::One(partuuid.to_owned());
+        assert_eq!(root_of(&[], &[]), RootByType::None);
+        assert_eq!(root_of(&[("", 0)], &[1]), one("u1"));
+        assert_eq!(
+            root_of(&[("root-9", 0), ("root-10", 0)], &[1, 2]),
+            one("u2")
+        );
+        assert_eq!(
+            root_of(&[("root-10", 0), ("root-9", 0)], &[1, 2]),
+            one("u1")
+        );
+        assert_eq!(root_of(&[("same", 0), ("same", 0)], &[1, 2]), one("u1"));
+        assert_eq!(root_of(&[("a", 0), ("b", NO_AUTO)], &[1, 2]), one("u1"));
+        assert_eq!(root_of(&[("tiny-root", 0), ("data", 0)], &[1]), one("u1"));
+        // What is kept from others is looked into by nobody.
+        let unclear = root_of(&[("root", 0), ("zoo", 0)], &[1]);
+        assert!(matches!(unclear, RootByType::Unclear(why) if why.contains("partition 2")));
+    }
 }
