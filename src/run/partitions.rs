@@ -229,11 +229,26 @@ fn forget_all(device: &File, dev: DevNum) -> Result<()> {
     })
 }
 
-/// The nodes of partitions that the kernel has to know already; where it does not, it is told.
+/// The nodes of partitions that the kernel has to know already; where it does not, it is told. udevd reads the table
+/// again when somebody who wrote to the disk closes it, and for a moment some are missing, or come while they are told.
 ///
 /// # Errors
 /// Class media where it refuses.
 pub fn known(device: &File, dev: DevNum, places: &[Place]) -> Result<Vec<Node>> {
+    let mut attempt = 0;
+    loop {
+        match known_now(device, dev, places) {
+            Ok(nodes) => return Ok(nodes),
+            Err(failure) if attempt >= ATTEMPTS => return Err(failure),
+            Err(_) => {
+                attempt = attempt.saturating_add(1);
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+fn known_now(device: &File, dev: DevNum, places: &[Place]) -> Result<Vec<Node>> {
     let have = reread::view(dev)?;
     for place in places {
         if have.get(&place.number) != Some(&(place.start, place.size)) {

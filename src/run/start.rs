@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -38,6 +39,9 @@ pub struct System<'a> {
 /// (Documentation/driver-api/early-userspace/buffer-format.rst).
 const PADDING: u64 = 4;
 
+/// How long udevd may look at the disk.
+const LOCKED_WITHIN: Duration = Duration::from_secs(5);
+
 /// Prepares the start. What comes back is the run's end.
 ///
 /// # Errors
@@ -62,9 +66,14 @@ pub fn start(system: &System<'_>, start: Start, machine: &Machine<'_>) -> Result
         ));
     }
     let table = tables::read(&mut file, target.size, target.sector);
-    let nodes = partitions::known(&file, dev, &partitions::places(&table))?;
+    // To the end: udevd would take the partitions away for a moment. Whoever else holds it does not change them.
+    let held = block::lock(file, LOCKED_WITHIN);
+    let file: &File = match &held {
+        Ok(file) => file,
+        Err((file, _)) => file,
+    };
+    let nodes = partitions::known(file, dev, &partitions::places(&table))?;
     let nodes = partitions::without(&nodes, system.kept);
-    drop(file);
     if start == Start::Root {
         match root(system, &nodes, &table, machine) {
             Ok(handoff) => return Ok(handoff),
