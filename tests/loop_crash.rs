@@ -252,7 +252,8 @@ fn nothing_old_shows_after_an_erasing_that_was_killed_before_any_write_or_flush(
     };
     let mut cut_short = 0;
     for (call, count) in counts(&fresh()) {
-        for n in 1..=count {
+        // The mark and the erasing; what comes then is another test's.
+        for n in 1..=count.min(16) {
             println!("{call} {n} of {count}");
             let case = fresh();
             traced(&case, Some((call, n)));
