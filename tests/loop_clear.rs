@@ -449,8 +449,9 @@ fn an_unused_loop_device_over_the_disk_goes_and_a_mounted_one_stays() {
     let refused = support::program::install(&path, "", &disk, &[]);
     refused.failed_with(13, &["in use", name, "set `overwrite` to Always"]);
     let ended = support::program::install(&path, "", &disk, ALWAYS);
+    // Another test may have taken the number since.
     let left = Path::new("/sys/block").join(name).join("loop/backing_file");
-    if left.exists() {
+    if std::fs::read_to_string(left).is_ok_and(|on| on.trim() == disk.arg()) {
         tool("losetup", &["--detach", over]);
         panic!("{over} is still there: {}", ended.stderr);
     }

@@ -2,11 +2,13 @@
 //! means, without an outside program.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::target_disk::{LockedDisk, TargetDisk};
 use crate::error::{Class, Context as _, Failure, Result, printable};
+use crate::host::DevNum;
 use crate::plan::teardown::{Layer, Standing};
 use crate::sys::{block, dm, loopdev, md};
 
@@ -145,7 +147,10 @@ fn open(standing: &Standing) -> Result<File> {
     let file = block::open_for_writing(&path, true).context(Class::Refused, what)?;
     let found = block::device_number(&file).context(Class::Refused, what)?;
     if found == standing.dev {
-        return Ok(file);
+        return match standing.layer {
+            Layer::Loop => still_over(standing, file),
+            _ => Ok(file),
+        };
     }
     Err(Failure::new(
         Class::Refused,
@@ -156,6 +161,41 @@ fn open(standing: &Standing) -> Result<File> {
         ),
     )
     .hint("run again: devices changed their numbers meanwhile"))
+}
+
+/// The loop device, where it is the planned one: its number is given to the next who asks for a free one as soon
+/// as it is detached.
+fn still_over(standing: &Standing, file: File) -> Result<File> {
+    let found = match loopdev::stands_on(&file) {
+        Ok(Some(dev)) if below(Path::new(SYS), standing).contains(&dev) => return Ok(file),
+        Ok(Some(dev)) => format!("stands on {dev} now"),
+        Ok(None) => "stands on a file now".to_owned(),
+        Err(error) => format!("cannot say what it stands on: {error}"),
+    };
+    let text = format!(
+        "loop device {} {found}, planned was {}",
+        printable(&standing.device),
+        standing.below.join(", ")
+    );
+    Err(Failure::new(Class::Refused, text)
+        .hint("run again: another program detached it and took its number meanwhile"))
+}
+
+/// The device numbers of what `standing` stands on.
+fn below(sys: &Path, standing: &Standing) -> Vec<DevNum> {
+    standing
+        .below
+        .iter()
+        .filter_map(|name| {
+            let file = sys.join("class/block").join(sysfs_name(name)).join("dev");
+            let text = std::fs::read_to_string(file).ok()?;
+            let (major, minor) = text.trim().split_once(':')?;
+            Some(DevNum {
+                major: major.parse().ok()?,
+                minor: minor.parse().ok()?,
+            })
+        })
+        .collect()
 }
 
 fn stop(attribute: &Path) -> Result<()> {
@@ -179,7 +219,13 @@ fn is_gone(sys: &Path, standing: &Standing) -> bool {
         Layer::CacheSet { uuid } => !cache_set(sys, uuid).exists(),
         Layer::Loop => {
             let dir = sys.join("block").join(sysfs_name(&standing.device));
-            !dir.join("loop/backing_file").exists()
+            let Ok(file) = std::fs::read_to_string(dir.join("loop/backing_file")) else {
+                return true;
+            };
+            // Its number may have been given to somebody else since.
+            std::fs::metadata(file.trim_end_matches('\n')).is_ok_and(|on| {
+                !DevNum::of_rdev(on.rdev()).is_some_and(|dev| below(sys, standing).contains(&dev))
+            })
         }
         Layer::Mapped { .. } | Layer::Md | Layer::Bcache => {
             let held = |below: &String| {
@@ -219,7 +265,6 @@ fn holders(dir: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::DevNum;
 
     fn standing(layer: Layer) -> Standing {
         Standing {
@@ -229,6 +274,46 @@ mod tests {
             what: "md array md0".to_owned(),
             below: vec!["sda1".to_owned(), "sdb1".to_owned()],
         }
+    }
+
+    #[test]
+    fn a_loop_device_whose_number_belongs_to_another_now_stays() {
+        use crate::sys::loopdev::{LoopDevice, Range};
+        let attached = || {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            file.as_file().set_len(1 << 20).unwrap();
+            LoopDevice::attach_writable(file.as_file(), file.path(), Range::WHOLE).unwrap()
+        };
+        let name = |device: &LoopDevice| {
+            let name = device.path().file_name().unwrap();
+            name.to_str().unwrap().to_owned()
+        };
+        let (disk, other) = (attached(), attached());
+        let over = LoopDevice::attach_writable(disk.file(), disk.path(), Range::WHOLE).unwrap();
+        let planned = |device: &LoopDevice, on: &LoopDevice| Standing {
+            device: name(device),
+            dev: block::device_number(device.file()).unwrap(),
+            layer: Layer::Loop,
+            what: "loop device".to_owned(),
+            below: vec![name(on)],
+        };
+        let refused = |standing: &Standing, part: &str| {
+            let failure = open(standing).unwrap_err();
+            assert_eq!(failure.class(), Class::Refused);
+            assert!(failure.to_string().contains(part), "{failure}");
+            // Nothing of what was planned is left, whoever has the number.
+            assert!(is_gone(Path::new(SYS), standing));
+        };
+        open(&planned(&over, &disk)).unwrap();
+        assert!(!is_gone(Path::new(SYS), &planned(&over, &disk)));
+        let on = block::device_number(disk.file()).unwrap();
+        refused(&planned(&over, &other), &format!("stands on {on} now"));
+        let of_a_file = Standing {
+            below: vec![name(&over)],
+            ..planned(&other, &disk)
+        };
+        let failure = open(&of_a_file).unwrap_err().to_string();
+        assert!(failure.contains("stands on a file now"), "{failure}");
     }
 
     #[test]

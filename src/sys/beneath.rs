@@ -7,6 +7,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
@@ -75,8 +76,11 @@ impl Walk {
     }
 }
 
-/// openat2(2) answers `EAGAIN` when something was renamed while it walked a `..`.
-const ATTEMPTS: usize = 64;
+/// openat2(2) answers `EAGAIN` when anything on this machine was renamed or mounted while it walked a `..`: in
+/// an initrd udevd renames without a pause while it looks at the devices. So often it is asked again, with a
+/// pause that grows up to [`LONGEST_PAUSE`]: two seconds in all.
+const ATTEMPTS: u32 = 128;
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// As many links as the kernel follows (path_resolution(7)).
 const LINKS: usize = 40;
@@ -329,14 +333,7 @@ impl Root {
         let how = OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
             .resolve(walk.flags());
-        let mut answer = Err(Errno::EAGAIN);
-        for _ in 0..ATTEMPTS {
-            answer = openat2(&self.fd, inside(path), how);
-            if !matches!(answer, Err(Errno::EAGAIN | Errno::EINTR)) {
-                break;
-            }
-        }
-        answer.map_err(|errno| self.error(doing, path, errno))
+        patiently(&self.fd, inside(path), how).map_err(|errno| self.error(doing, path, errno))
     }
 
     /// Parent and last component; `None` where the path has none (`/`, `a/..`).
@@ -352,6 +349,32 @@ impl Root {
             errno,
         }
     }
+}
+
+/// openat2(2), asked again as long as the answer is that something else moved meanwhile.
+///
+/// # Errors
+/// As openat2(2); `EAGAIN` only where two seconds did not suffice.
+pub fn patiently(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Result<OwnedFd> {
+    asked_again(|| openat2(directory.as_fd(), path, how), std::thread::sleep)
+}
+
+fn asked_again<T>(
+    mut ask: impl FnMut() -> nix::Result<T>,
+    mut pause: impl FnMut(Duration),
+) -> nix::Result<T> {
+    let mut wait = Duration::ZERO;
+    for _ in 1..ATTEMPTS {
+        match ask() {
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => {
+                pause(wait);
+                wait = (wait + Duration::from_millis(1)).min(LONGEST_PAUSE);
+            }
+            answer => return answer,
+        }
+    }
+    ask()
 }
 
 /// The type bits of a mode.

@@ -14,6 +14,7 @@ use nix::libc;
 
 use super::{block, control};
 use crate::error::{Class, Context as _, Failure, Result};
+use crate::host::DevNum;
 use crate::units::{Bytes, SectorSize};
 
 mod raw {
@@ -21,6 +22,7 @@ mod raw {
     nix::ioctl_write_int_bad!(loop_set_fd, 0x4C00);
     nix::ioctl_none_bad!(loop_clr_fd, 0x4C01);
     nix::ioctl_write_ptr_bad!(loop_set_status64, 0x4C04, LoopInfo64);
+    nix::ioctl_read_bad!(loop_get_status64, 0x4C05, LoopInfo64);
     nix::ioctl_write_int_bad!(loop_set_block_size, 0x4C09);
     nix::ioctl_write_ptr_bad!(loop_configure, 0x4C0A, LoopConfig);
     nix::ioctl_none_bad!(loop_ctl_get_free, 0x4C82);
@@ -163,6 +165,15 @@ pub fn detach(file: &File) -> io::Result<()> {
     Ok(())
 }
 
+/// The block device that the loop device `file` stands on; `None` where it stands on a file
+/// (LOOP_GET_STATUS64). What this says holds as long as `file` is open: nobody can detach it meanwhile.
+pub fn stands_on(file: &File) -> io::Result<Option<DevNum>> {
+    let mut info = unused();
+    // SAFETY: `info` has the layout of struct loop_info64 and lives until the call returns.
+    unsafe { raw::loop_get_status64(file.as_raw_fd(), &raw mut info) }?;
+    Ok(DevNum::of_rdev(info.rdevice).filter(|dev| *dev != DevNum::default()))
+}
+
 /// How many bytes the device will have, or why it cannot be.
 fn fit(size: Bytes, range: Range) -> Result<Bytes, String> {
     let sector = range.sector.get();
@@ -235,16 +246,26 @@ fn wanted(name: &Path, start: Bytes, length: Bytes, access: Access) -> raw::Loop
         Access::ReadWrite => 0,
     };
     raw::LoopInfo64 {
+        offset: start.0,
+        sizelimit: length.0,
+        flags: read_only | raw::LO_FLAGS_AUTOCLEAR,
+        file_name: label(name),
+        ..unused()
+    }
+}
+
+fn unused() -> raw::LoopInfo64 {
+    raw::LoopInfo64 {
         device: 0,
         inode: 0,
         rdevice: 0,
-        offset: start.0,
-        sizelimit: length.0,
+        offset: 0,
+        sizelimit: 0,
         number: 0,
         encrypt_type: 0,
         encrypt_key_size: 0,
-        flags: read_only | raw::LO_FLAGS_AUTOCLEAR,
-        file_name: label(name),
+        flags: 0,
+        file_name: [0; 64],
         crypt_name: [0; 64],
         encrypt_key: [0; 32],
         init: [0; 2],

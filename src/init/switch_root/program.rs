@@ -8,11 +8,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag};
 use nix::sys::stat::{SFlag, fstat};
 
 use super::elf;
 use crate::error::{Class, Context as _, Failure, Result, printable};
+use crate::sys::beneath;
 
 /// Where an init is looked for when nobody names one, in this order: the kernel's own list (init/main.c,
 /// `kernel_init`).
@@ -223,7 +224,7 @@ fn inside(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedF
     let how = OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    openat2(root, path, how)
+    beneath::patiently(root, path, how)
 }
 
 /// Whether there is a directory at `path` inside `root`.

@@ -177,3 +177,39 @@ fn a_failure_names_deed_path_and_root() {
     assert!(text.contains("ENOENT"), "{text}");
     assert!(Root::open(p("/nowhere")).is_err());
 }
+
+#[test]
+fn what_moves_meanwhile_is_waited_for_and_not_for_ever() {
+    let mut pauses = Vec::new();
+    let mut left = 100;
+    let answer = asked_again(
+        || {
+            left -= 1;
+            match left {
+                0 => Ok("found"),
+                _ => Err(Errno::EAGAIN),
+            }
+        },
+        |pause| pauses.push(pause),
+    );
+    assert_eq!(answer, Ok("found"));
+    // The first question is repeated at once: mostly that suffices.
+    assert_eq!(pauses.first(), Some(&Duration::ZERO));
+    assert!(pauses.iter().sum::<Duration>() > Duration::from_secs(1));
+
+    let mut asked = 0;
+    let mut total = Duration::ZERO;
+    let answer: nix::Result<()> = asked_again(
+        || {
+            asked += 1;
+            Err(Errno::EAGAIN)
+        },
+        |pause| total += pause,
+    );
+    assert_eq!(answer, Err(Errno::EAGAIN));
+    assert!(total < Duration::from_secs(3), "{asked} in {total:?}");
+    assert_eq!(
+        asked_again(|| Err::<(), _>(Errno::ENOENT), |_| panic!("asked again")),
+        Err(Errno::ENOENT)
+    );
+}
