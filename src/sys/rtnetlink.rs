@@ -56,7 +56,7 @@ pub struct Link {
     pub enslaved: bool,
     /// Whether it is switched on.
     pub up: bool,
-    /// Whether there is a cable with something alive at its other end. Only known while it is on.
+    /// Whether there is a cable with something alive at its other end, and packets are sent. Only known while it is on.
     pub carrier: bool,
     /// Whether this is `lo`.
     pub loopback: bool,
@@ -304,6 +304,14 @@ impl NetlinkDeserializable for Answer {
     }
 }
 
+/// Whether packets are sent. The driver says `IFF_LOWER_UP` at once, but up to a second later the kernel's link watch
+/// gives the interface its queue (net/core/link_watch.c, `linkwatch_do_dev`) together with `IFF_RUNNING`: what is sent
+/// before is dropped in silence, and a DISCOVER goes out again after 4 s only. A dormant interface (RFC 2863) has its
+/// queue, and nobody here who would wake it.
+fn has_carrier(flags: LinkFlags) -> bool {
+    flags.contains(LinkFlags::LowerUp) && flags.intersects(LinkFlags::Running | LinkFlags::Dormant)
+}
+
 /// `struct ifinfomsg` (linux/rtnetlink.h) and its attributes.
 fn parse_link(payload: &[u8]) -> Option<Link> {
     let (head, attributes) = payload.split_first_chunk::<16>()?;
@@ -313,7 +321,7 @@ fn parse_link(payload: &[u8]) -> Option<Link> {
         index: u32::from_ne_bytes([i0, i1, i2, i3]),
         layer: u16::from_ne_bytes([l0, l1]),
         up: flags.contains(LinkFlags::Up),
-        carrier: flags.contains(LinkFlags::LowerUp),
+        carrier: has_carrier(flags),
         loopback: flags.contains(LinkFlags::Loopback),
         ..Link::default()
     };
@@ -369,5 +377,14 @@ mod tests {
         assert_eq!(broadcast(address, 24), Ipv4Addr::new(10, 1, 2, 255));
         assert_eq!(broadcast(address, 0), Ipv4Addr::BROADCAST);
         assert_eq!(broadcast(address, 32), address);
+    }
+
+    #[test]
+    fn a_cable_alone_is_no_carrier_while_the_kernel_drops_what_is_sent() {
+        let plugged = LinkFlags::Up | LinkFlags::LowerUp;
+        assert!(!has_carrier(plugged));
+        assert!(!has_carrier(LinkFlags::Up | LinkFlags::Running));
+        assert!(has_carrier(plugged | LinkFlags::Running));
+        assert!(has_carrier(plugged | LinkFlags::Dormant));
     }
 }
